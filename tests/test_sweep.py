@@ -24,7 +24,7 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep, SweepOptions
 from germline.studies.sweep_report import SweepReport
-from germline.studies.sweep_results import COLLAPSED, SweepResults
+from germline.studies.sweep_results import COLLAPSED, SweepResults, read_json
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
@@ -130,15 +130,31 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     (file.parent / "space.yaml").write_text(as_yaml(SPACE))
     assert "another strategy.sigma" in swept(file, *QUICK, "strategy.sigma=0.2").output
     assert "another sampler (it was 'tpe'" in swept(file, *QUICK, "sweep.sampler=random").output
-    assert swept(file, *QUICK).exit_code == 0
+    ended = swept(file, *QUICK)
+    assert ended.exit_code == (0 if results(file).best else 1), ended.output
     first = results(file).trials[0]
     assert first.state != "running"
     begun = [words[-1] for words in commands if words[0] == "train"]
     assert begun.count(str(first.runs[0].path)) == 1
-    # A larger budget goes on.
-    before = len(results(file).trials)
-    assert swept(file, *QUICK, rollouts=900).exit_code == 0
-    assert len(results(file).trials) > before
+    # A larger budget goes on, also where the storage is lost.
+    before, study = len(results(file).trials), file.parent / "out/study.db"
+    study.write_text("damaged")
+    said = swept(file, *QUICK, rollouts=900).output
+    assert "file is not a database. Repeat the command when it can; if its file is damaged" in said
+    study.unlink()
+    swept(file, *QUICK, rollouts=900)
+    trials = results(file).trials
+    assert len(trials) > before
+    asked = [(one.sampler, read_json(one.path / "trial.json")["asked"]) for one in trials]
+    assert len({*asked}) == len(trials)
+
+
+def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None:
+    (file.parent / "space.yaml").write_text(as_yaml({"strategy.sigma": [1e-9, 1e-8]}))
+    done = swept(file, *QUICK, "task.temperature=0", "sweep.random=false", rollouts=230)
+    assert done.exit_code == 2
+    assert "reached the last rung with a score (no signal: all members earned the" in done.output
+    assert {one.runs[0].done for one in results(file).trials} == {3}
 
 
 def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, monkeypatch) -> None:
@@ -180,7 +196,7 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert [one.state for one in found.trials] == ["running", "failed", "running"]
     assert [bool(one.reason) for one in found.trials] == [False, True, False]
     release()
-    assert swept(file, *QUICK[2:]).exit_code == 0
+    swept(file, *QUICK[2:])
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
@@ -225,11 +241,11 @@ def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch
         ),
         (SPACE, ("--budget", "minutes"), "--budget minutes: give it a number"),
         (SPACE, ("--budget", "minutes="), "--budget minutes=: give it a number"),
-        (SPACE, ("--budget", "trials=0"), "sweep.budget.trials: Input should be greater than"),
+        (SPACE, ("--budget", "trials=0"), "sweep.budget.trials: must be greater than"),
         (SPACE, ("sweep.seed=4",), "sweep.seed: unknown setting (did you mean 'seeds'?)"),
-        (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: Input should be 'tpe'"),
+        (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: must be 'tpe'"),
         (SPACE, ("sweep.sampler=cmaes",), "searches two numbers or more"),
-        (SPACE, ("sweep.objectives=speed",), "sweep.objectives: Input should be 'score'"),
+        (SPACE, ("sweep.objectives=speed",), "sweep.objectives: must be 'score'"),
         (
             SPACE,
             ("sweep.storage=nosuch://me:secret@host/db",),

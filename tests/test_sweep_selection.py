@@ -13,7 +13,7 @@ import pytest
 from germline.cli.studies import _line
 from germline.config import load_config
 from germline.studies import sweep_runner
-from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
+from germline.studies.sweep_results import COLLAPSED, NO_BEST, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -33,7 +33,8 @@ def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0
         SimpleNamespace(
             config=SimpleNamespace(seed=seed),
             scores=[
-                HeldOutScore(9, "score", one, 0.1, 20, one, values=tuple((one + examples).tolist()))
+                HeldOutScore(n, "score", end, 0.1, 20, end, values=tuple((end + examples).tolist()))
+                for n, end in ((0, one - 100), (9, one))
             ],
             has_ended=True,
             peak_memory_mb={},
@@ -76,6 +77,17 @@ def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
     assert [*race(found, 2)] == []
 
 
+def test_a_trial_that_ends_no_better_than_it_began_is_not_recommended() -> None:
+    level, worse, better = faked(0, 9.0), faked(1, 5.0, 5.0), faked(2, 1.0)
+    for trial, start in ((level, 9.0), (worse, 6.0), (better, 0.5)):
+        for run in trial.runs:
+            run.scores[0] = replace(run.scores[0], mean=start)
+    assert faked_results(level, worse, better).best is better
+    found = faked_results(level, worse)
+    assert found.best is None
+    assert NO_BEST in found.summary()
+
+
 def test_the_race_has_two_trials_at_least_and_six_at_most() -> None:
     assert [*race(faked_results(faked(0, 5.0)), 4)] == []
     equal = faked_results(*(faked(number, 5.0) for number in range(8)))
@@ -100,7 +112,7 @@ def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
     cheap, dear = faked(0, 1.0), faked(1, 3.0)
     for one in (cheap, dear):
         run: Any = one.runs[0]
-        run.scores[0] = replace(run.scores[0], higher_is_better=False)
+        run.scores[-1] = replace(run.scores[-1], higher_is_better=False)
     assert is_clearly_worse(dear, cheap)
     assert not is_clearly_worse(cheap, dear)
     assert [one.number for one in faked_results(dear, cheap).ranked] == [0, 1]
@@ -117,7 +129,7 @@ def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
 )
 def test_a_walk_to_the_edge_is_no_collapse_where_the_score_is_better(code, gain, ends) -> None:
     run: Any = SimpleNamespace(
-        scores=[faked(0, one).runs[0].scores[0] for one in (1.0, 1.0 + gain)],
+        scores=[faked(0, one).runs[0].scores[-1] for one in (1.0, 1.0 + gain)],
         findings=[SimpleNamespace(code=code, sentence="it broke")],
         rows=[],
         config=load_config({}),
@@ -139,7 +151,7 @@ def test_a_run_far_from_its_start_has_collapsed_unless_its_score_is_better(row, 
     run: Any = SimpleNamespace(findings=[], rows=[first, row], config=load_config({}))
     assert kl_from_start(run)[0] == pytest.approx(kl, nan_ok=True)
     for gain, ends in ((3.0, False), (0.0, not math.isnan(kl))):
-        run.scores = [faked(0, one).runs[0].scores[0] for one in (1.0, 1.0 + gain)]
+        run.scores = [faked(0, one).runs[0].scores[-1] for one in (1.0, 1.0 + gain)]
         said = f"collapsed: the KL divergence of {of} from the start is {kl:g} nats per token"
         assert collapse_of(run) == (said if ends else "")
     run.config = load_config({}, ["task.kl_coef=0", "task.kl_per=completion"])
@@ -176,7 +188,7 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
         trial = faked(number, sign * score, sign * again)
         for run in trial.runs:
             faked_run: Any = run
-            faked_run.scores[0] = replace(faked_run.scores[0], higher_is_better=higher_is_better)
+            faked_run.scores[-1] = replace(faked_run.scores[-1], higher_is_better=higher_is_better)
             faked_run.evaluation = {} if unseen is None else {"mean": sign * unseen}
         *runs, test = trial.runs
         return replace(trial, runs=runs, tests=[test] if again else [])
@@ -197,7 +209,7 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     found.facts["objectives"] = ["score", "tokens"]
     assert [one.number for one in found.front] == [2, 1]
     assert found.objectives(found.trials[0], 5.0) == [5.0, -1.1]
-    assert found.worst() == [1.0, -1.3]
+    assert found.worst() == [min(one.runs[0].scores[0].mean for one in found.trials), -1.3]
 
 
 def test_the_best_of_each_sampler_is_tested() -> None:

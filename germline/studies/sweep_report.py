@@ -24,7 +24,7 @@ from germline.report.comparison import changed_settings
 from germline.report.html_page import render_template
 from germline.report.text_format import Table, number, percent
 from germline.studies.sweep_results import SweepResults, SweepTrial, read_json, score_at
-from germline.studies.sweep_samplers import Importance, Point, importances
+from germline.studies.sweep_samplers import FEWEST_TRIALS, Importance, Point, importances
 from germline.studies.sweep_space import Dimension, overrides_of
 from germline.types import HeldOutScore
 
@@ -222,9 +222,8 @@ class SweepReport:
 
     def best_config(self) -> str:
         """Return the config of the best trial with the reasons for its values, if there is one."""
-        if not self.results.ranked:
+        if (best := self.results.best) is None:
             return ""
-        best = self.results.ranked[0]
         config = best.runs[0].config
         record = config.record.model_copy(update={"shared": None})
         settings = changed_settings(config.model_copy(update={"record": record}))
@@ -243,7 +242,8 @@ class SweepReport:
         lines = [f"{about}: {mean} over {seeds}, {shrunk} shrunk"]
         lines.append(tested if best.test_scores else NOT_TESTED)
         weights = {one.name: one for one in self.importances}
-        top = results.ranked[: int(BEST * len(results.ranked))]
+        ranked = results.ranked if len(results.ranked) >= FEWEST_TRIALS else []
+        top = ranked[: int(BEST * len(ranked))]
         for name, value in best.settings.items():
             reasons = []
             if near := sorted({str(one.settings[name]) for one in top if name in one.settings}):

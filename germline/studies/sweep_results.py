@@ -46,6 +46,11 @@ TrialState = Literal["running", "complete", "pruned", "failed"]
 COLLAPSED = "collapsed"
 """The beginning of the reason of a pruned trial whose answers or weights broke."""
 
+NO_BEST = (
+    "no trial ends better than it began, so none is recommended: search other values (a larger "
+    "sigma where members earn the same), train longer, or take an easier task"
+)
+
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON file of a sweep."""
@@ -137,6 +142,11 @@ class SweepTrial:
     def mean(self) -> float:
         """The mean of `signed_scores`; NaN without one."""
         return _mean(self.signed_scores.values())
+
+    @property
+    def is_better(self) -> bool:
+        """Whether its runs end better than they began, on average."""
+        return self.mean > _mean([signed_score(one.scores[0]) for one in self.counted])
 
     @property
     def again(self) -> float:
@@ -249,6 +259,11 @@ class SweepResults:
         )
 
     @property
+    def best(self) -> SweepTrial | None:
+        """The trial to recommend: the first of `ranked` that ends better than it began."""
+        return next((one for one in self.ranked if one.is_better), None)
+
+    @property
     def spent(self) -> dict[str, float]:
         """What training of all trials has spent, tests left out."""
         return sum_amounts([one.spent for one in self.trials])
@@ -296,8 +311,10 @@ class SweepResults:
         tied = [str(one.number) for one in self.ranked if one.mean == self.ranked[0].mean]
         if len(tied) > 1:
             lines.append(f"trials {', '.join(tied)} have the same, best mean score")
-        if self.ranked and self.ranked[0].test_scores:
-            lines.append(self._optimism(self.ranked[0]))
+        if self.best is None:
+            lines.append(NO_BEST)
+        elif self.best.test_scores:
+            lines.append(self._optimism(self.best))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
             lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")
@@ -331,7 +348,7 @@ class SweepResults:
         shrunk = {one.number: self.shrunk(one) for one in self.complete}
         return {
             "out": self.folder,
-            "best": self.ranked[0].number if self.ranked else None,
+            "best": self.best.number if self.best else None,
             "trials": [
                 {name: getattr(one, name) for name in (*names, "test_scores", "unseen")}
                 | {

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,22 @@ from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
 from germline.studies.sweep import Sweep, SweepOptions, is_fixed
 from germline.studies.sweep_results import (
-    COLLAPSED,
     SHARED,
     TRIAL_FILE,
     TRIALS,
     SweepResults,
     SweepTrial,
+    TrialState,
     read_json,
     score_at,
 )
-from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
+from germline.studies.sweep_selection import (
+    collapse_of,
+    halving,
+    is_silent,
+    race,
+    trials_to_test,
+)
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
 
@@ -44,11 +51,12 @@ FAILURES = 3
 """Trials that fail one after another, after which the sweep stops: it is not their settings."""
 
 NO_SCORE = "no held-out score: all rewards are missing"
+NO_SIGNAL = "no signal: all members earned the same, so no update moved the weights"
 
 Work = tuple[Path, Callable[[Path], None]]
 """The folder of a trial to lock, and what to do there."""
 
-End = tuple[str, str]
+End = tuple[TrialState, str]
 """The state in which a trial ends, and the reason."""
 
 
@@ -88,6 +96,7 @@ class SweepRunner(RunProcesses):
             GermlineError: no trial reached the last rung, or the storage cannot be used.
         """
         self._retry_failed()
+        self._restore()
         self.in_threads(self._work, range(self._jobs), self._jobs)
         if self.is_stopping:
             return
@@ -96,10 +105,11 @@ class SweepRunner(RunProcesses):
             reasons = "; ".join([*dict.fromkeys(one.reason for one in results.trials)][:3])
             raise GermlineError(
                 f"sweep: none of {len(results.trials)} trials reached the last rung with a score "
-                f"({reasons}): search smaller values, or give a larger budget"
+                f"({reasons}): search other values, or give a larger budget"
             )
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
-        best = results.ranked[0]
+        if (best := results.best) is None:
+            return
         given = (one for one in self._sweep.overrides if not is_fixed(one.partition("=")[0]))
         overrides = [*given, *self._sweep.probed, *overrides_of(best.settings)]
         facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
@@ -113,6 +123,18 @@ class SweepRunner(RunProcesses):
             for trial in self._read().trials:
                 if trial.state == "failed" and not is_locked(trial.path):
                     _update(trial.path, state="running", reason="")
+
+    def _restore(self) -> None:
+        """Give the samplers the trials that their storage has lost."""
+        with self._sweep.lock:
+            results = self._read()
+            for sampler in self._sweep.options.samplers:
+                told = {
+                    read_json(one.path / TRIAL_FILE)["asked"]: (one.settings, _told(results, one))
+                    for one in results.trials
+                    if one.sampler == sampler
+                }
+                self._samplers.restore(sampler, told)
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
@@ -277,8 +299,11 @@ class SweepRunner(RunProcesses):
             facts = None if failure else CellResult(run)
             if facts is None or not facts.scores:
                 return "failed", failure or NO_SCORE
-            can_collapse = not is_test and not self._sweep.options.is_grid
-            if can_collapse and (collapse := collapse_of(facts)):
+            if is_test or self._sweep.options.is_grid:
+                continue
+            if seed == self._sweep.base.seed and is_silent(facts):
+                return "pruned", NO_SIGNAL
+            if collapse := collapse_of(facts):
                 return "pruned", collapse
         return None
 
@@ -288,20 +313,27 @@ class SweepRunner(RunProcesses):
     def _end(self, path: Path, end: End | None) -> None:
         """Tell the sampler what a trial has reached, and write its state."""
         state, reason = end or ("complete", "")
-        is_failed, facts = state == "failed", read_json(path / TRIAL_FILE)
         with self._sweep.lock:
-            results, trial = self._read(), self._trial(path)
-            is_worst = is_failed or reason.startswith(COLLAPSED)
-            told = results.worst() if is_worst else results.objectives(trial, trial.mean)
+            facts = read_json(path / TRIAL_FILE)
+            trial = replace(self._trial(path), state=state, reason=reason)
+            told = _told(self._read(), trial) or ()
             self._samplers.tell(facts["sampler"], facts["asked"], told)
             _update(path, state=state, reason=reason)
-        self._on_end(self._trial(path), "")
-        self._failed = self._failed + 1 if is_failed else 0
+        self._on_end(trial, "")
+        self._failed = self._failed + 1 if state == "failed" else 0
         if self._failed >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: {reason}. "
                 "Repeat the command to go on"
             )
+
+
+def _told(results: SweepResults, trial: SweepTrial) -> list[float] | None:
+    """Return what its sampler is told of a trial; None before its end."""
+    if trial.state == "running":
+        return None
+    is_worst = trial.state == "failed" or trial.has_collapsed
+    return results.worst() if is_worst else results.objectives(trial, trial.mean)
 
 
 def _update(path: Path, **facts: str) -> None:

@@ -41,6 +41,9 @@ BEST, RESAMPLES = 0.1, 100
 Point = tuple[Mapping[str, Any], float]
 """Settings of a trial, and its score so that higher is better."""
 
+Told = tuple[Mapping[str, Any], Sequence[float] | None]
+"""Settings of a trial, and its objectives; None of a trial that has not ended."""
+
 
 class Samplers:
     """The studies of a sweep in a storage of Optuna.
@@ -95,6 +98,20 @@ class Samplers:
         with self._explained():
             self._study(sampler).tell(number, [*values], skip_if_finished=True)
 
+    def restore(self, sampler: str, trials: Mapping[int, Told]) -> None:
+        """Add the trials of a sampler that its study has lost, by the numbers of `ask`."""
+        with self._explained():
+            import optuna
+
+            study, lost = (
+                self._study(sampler),
+                optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL),
+            )
+            missing = range(len(study.get_trials(deepcopy=False)), max(trials, default=-1) + 1)
+            study.add_trials(
+                [_trial(self._space, *trials[n]) if n in trials else lost for n in missing]
+            )
+
     def _study(self, sampler: str) -> Any:
         import optuna
 
@@ -135,8 +152,9 @@ class Samplers:
         except Exception as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise GermlineError(
-                f"sweep: the storage {self._url} cannot be used: {said}. Runs are kept: repeat the "
-                "command when it can"
+                f"sweep: the storage {self._url} cannot be used: {said.rstrip('.')}. Repeat the "
+                "command when it can; if its file is damaged, delete that: all trials are kept in "
+                "the folder of the sweep, and fill a new one"
             ) from error
 
 
@@ -210,20 +228,26 @@ def _divergences(space: SweepSpace, points: Sequence[Point]) -> Float64[np.ndarr
 
     with _quiet():
         study = optuna.create_study(direction="maximize")
-        study.add_trials([_trial(optuna, space, *point) for point in points])
+        study.add_trials([_trial(space, settings, [score]) for settings, score in points])
         best = max(BEST, FEWEST_BEST / len(points))
         evaluator = PedAnovaImportanceEvaluator(target_quantile=best)
         found = get_param_importances(study, evaluator=evaluator, normalize=False)
     return np.array([found.get(one.name, 0.0) for one in space.dimensions])
 
 
-def _trial(optuna: Any, space: SweepSpace, settings: Mapping[str, Any], score: float) -> Any:
+def _trial(space: SweepSpace, settings: Mapping[str, Any], values: Sequence[float] | None) -> Any:
+    import optuna
+
     given = [one for one in space.dimensions if one.name in settings]
     fixed = optuna.trial.FixedTrial({one.name: _value(one, settings[one.name]) for one in given})
     for one in given:
         suggest(fixed, one)  # the trial keeps the distribution
-    params, distributions = fixed.params, fixed.distributions
-    return optuna.trial.create_trial(params=params, distributions=distributions, value=score)
+    return optuna.trial.create_trial(
+        state=getattr(optuna.trial.TrialState, "RUNNING" if values is None else "COMPLETE"),
+        params=fixed.params,
+        distributions=fixed.distributions,
+        values=values,
+    )
 
 
 def _value(dimension: Dimension, value: Any) -> Any:

@@ -3,6 +3,7 @@
 - A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or if,
   without a clearly better score, many answers are empty, its weights walked to the edge at which
   random members break, or its KL divergence from the start is large (`kl_from_start`).
+  One without any signal, as all members earn the same, ends at its first rung likewise.
 - *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
   of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
   that stops trials instead of pausing them).
@@ -59,6 +60,11 @@ def collapse_of(run: RunFacts) -> str:
     if is_better or not kl > MOST_KL:
         return ""
     return f"{COLLAPSED}: the KL divergence of {of} from the start is {number(kl)} nats per token"
+
+
+def is_silent(run: RunFacts) -> bool:
+    """Return whether no update of a run had a signal, so that its weights never moved."""
+    return all(row["zero_signal"] for row in run.rows)
 
 
 def kl_from_start(run: RunFacts) -> tuple[float, str]:
@@ -131,8 +137,9 @@ def race(
 def trials_to_test(results: SweepResults) -> list[SweepTrial]:
     """Return the trials to test: the best three, and the best one of each sampler, best first.
 
+    None is tested where none is better than before training.
     Of several objectives, the trials of the Pareto front alone.
     """
-    ranked = [one for one in results.ranked if one in results.front]
+    ranked = [one for one in results.ranked if one in results.front and results.best]
     of_samplers = [*{one.sampler: one for one in reversed(ranked)}.values()]
     return [one for one in ranked if one in ranked[:TESTED] or one in of_samplers]

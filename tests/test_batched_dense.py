@@ -68,8 +68,8 @@ def test_every_member_has_the_very_floats_it_has_alone(part):
         members = [*(VectorPerturbation(0, k, one) for k, one in enumerate(offsets)), None]
     with together._members.applied(members):
         for place, member in enumerate(members):
-            with alone._applied([member]):
-                for name, stack in together._members.stacks.items():
+            with alone._members.applied([member]):
+                for name, stack in together._members.drawn.items():
                     assert torch.equal(stack[place], alone.serving[name])
 
 

@@ -26,8 +26,8 @@ from inspect import signature
 import torch
 from torch import Tensor, nn
 
+from germline.engines.batched_members import BatchMembers, MemberForward
 from germline.engines.master_weights import Masters
-from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.types import Perturbation, SeedPerturbation, TensorInfo
 
@@ -44,14 +44,14 @@ FEW_ROWS = 8
 """On a CPU, up to so many rows, weight times rows takes half the time of rows times weight."""
 
 
-class DenseMembers:
+class DenseMembers(BatchMembers):
     """One member at a time, written into the serving tensors from the fp32 masters."""
 
     together = 1
 
     def __init__(self, serving: Mapping[str, Tensor], masters: Masters) -> None:
+        super().__init__(serving, masters)
         self.serving = serving
-        self.masters = masters
 
     @contextmanager
     def applied(self, members: Members) -> Iterator[None]:
@@ -68,53 +68,35 @@ class DenseMembers:
             for info in self.masters.searched:
                 self.serving[info.name].copy_(self.masters.tensors[info.name])
 
-    def keep(self, members: Tensor) -> None:
-        """Do nothing: the only member stays in the batch."""
 
+class BatchedDenseMembers(BatchMembers):
+    """Several members at once, each with its own copy `[members, *shape]` of searched tensors."""
 
-class BatchedDenseMembers:
-    """Several members at once, each with its own copy of the searched tensors.
+    forwards: "Sequence[_StackedForward]"
 
-    Attributes:
-        stacks: the weights of the members now in the batch, `[members, *shape]` by name.
-    """
-
-    def __init__(self, model: nn.Module, like: Tensor, masters: Masters, together: int) -> None:
-        self.masters = masters
+    def __init__(
+        self, model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, together: int
+    ) -> None:
+        super().__init__(serving, masters)
         self.together = together
-        self._like = like
-        self._forwards = [
+        self.forwards = [
             kind(module, names)
             for module, names in _owners(model, masters).values()
             if (kind := _kind(module))
         ]
-        self.stacks: dict[str, Tensor] = {}
-
-    @contextmanager
-    def applied(self, members: Members) -> Iterator[None]:
-        """Let the model compute these members during a `with` block; None is the center."""
-        if all(member is None for member in members):
-            yield
-            return
-        self.stacks = self._draw(members)
-        for forward in self._forwards:
-            forward.bind(self.stacks)
-        try:
-            with replaced_forwards([(forward.module, forward) for forward in self._forwards]):
-                yield
-        finally:
-            self.stacks = {}
 
     def keep(self, members: Tensor) -> None:
         """Drop all other members from the batch: their rows are finished."""
-        for name, stack in self.stacks.items():
-            self.stacks[name] = stack[members]  # one by one: memory holds one old stack at most
-            for forward in self._forwards:
+        for name, stack in self.drawn.items():
+            self.drawn[name] = stack[members]  # one by one: memory holds one old stack at most
+            for forward in self.forwards:
                 if name in forward.names.values():
-                    forward.bind(self.stacks)
+                    forward.bind(self.drawn)
 
-    def _draw(self, members: Members) -> dict[str, Tensor]:
+    def draw(self, members: Members) -> dict[str, Tensor]:
         """Round center + displacement of every member, tensor after tensor; a pair shares noise."""
+        if not any(members):
+            return {}
         directions: dict[Perturbation, int] = {}
         rows: list[tuple[int, int]] = []
         for member in members:
@@ -132,10 +114,10 @@ class BatchedDenseMembers:
         self, info: TensorInfo, drawn: Sequence[Perturbation], rows: Sequence[tuple[int, int]]
     ) -> Tensor:
         """Write master + sign * displacement, rounded, for each (row of displacements, sign)."""
-        device = self._like.device
+        device = self.like.device
         master = self.masters.tensors[info.name].to(device)
         displaced = self.masters.displacements(drawn, info, device)
-        stack = self._like.new_empty(len(rows), *info.shape)
+        stack = self.like.new_empty(len(rows), *info.shape)
         for place, (row, sign) in enumerate(rows):
             # A sign flips one bit, so the floats are those that `write_member` computes.
             stack[place].copy_(torch.add(master, displaced[row], alpha=sign))
@@ -161,10 +143,10 @@ def dense_members(
         asked = max(1, AUTO_BYTES // sum(serving[info.name].nbytes for info in masters.searched))
     if asked == 1 or not can_be_stacked:
         return DenseMembers(serving, masters)
-    return BatchedDenseMembers(model, next(iter(serving.values())), masters, int(asked))
+    return BatchedDenseMembers(model, serving, masters, int(asked))
 
 
-class _StackedForward:
+class _StackedForward(MemberForward):
     """A forward while several members are in the batch, of a module with searched tensors.
 
     `names` are their canonical names by attribute of the module.
@@ -175,8 +157,8 @@ class _StackedForward:
         self.names = names
         self.plain = module.forward
 
-    def bind(self, stacks: Mapping[str, Tensor]) -> None:
-        self.stacks = {attribute: stacks[name] for attribute, name in self.names.items()}
+    def bind(self, drawn: Mapping[str, Tensor]) -> None:
+        self.stacks = {attribute: drawn[name] for attribute, name in self.names.items()}
         self.members = len(next(iter(self.stacks.values())))
 
     def call_plain(self, inputs: Tensor, **tensors: Tensor | None) -> Tensor:
@@ -191,17 +173,14 @@ class _StackedForward:
                 del attributes[attribute]
         return output
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        raise NotImplementedError
-
 
 class _Linear(_StackedForward):
     """Rows of member m times the weight of member m, as one batched product."""
 
     transposed = False
 
-    def bind(self, stacks: Mapping[str, Tensor]) -> None:
-        super().bind(stacks)
+    def bind(self, drawn: Mapping[str, Tensor]) -> None:
+        super().bind(drawn)
         bias = self.stacks.get("bias")
         shared: Tensor | None = self.module._parameters["bias"]
         self._bias = shared if bias is None else bias[:, None]
@@ -240,8 +219,8 @@ class _Conv1D(_Linear):
 class _Embedding(_StackedForward):
     """One table of all members' rows; the ids of a member are offset to its part."""
 
-    def bind(self, stacks: Mapping[str, Tensor]) -> None:
-        super().bind(stacks)
+    def bind(self, drawn: Mapping[str, Tensor]) -> None:
+        super().bind(drawn)
         stack = self.stacks["weight"]
         self._table = stack.flatten(0, 1)
         self._first = torch.arange(0, len(self._table), stack.shape[1], device=stack.device)

@@ -7,9 +7,8 @@
   displacement, computed in fp32 and then rounded to the serving dtype; the center has one too.
 
 A whole microbatch runs in one batch on the shared product of the frozen weight, which is not
-written to. All A factors of a
-microbatch are one tensor and all B factors another: one copy to the device and one selection when
-members finish, whatever the number of layers.
+written to. All A factors of a microbatch are one tensor and all B factors another: one copy to the
+device and one selection when members finish, whatever the number of layers.
 
 The correction is written first and the product of the weight is added to it: this order needs one
 pass over the output less, and the next operation finds the output in the cache.
@@ -24,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from germline.engines.batched_members import BatchMembers, MemberForward
 from germline.engines.master_weights import Masters
-from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.spaces.lora import Lora
 from germline.spaces.low_rank import LowRank, SharedDirections
@@ -38,22 +37,9 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that read the same input, by the names that families of decoders share."""
 
 
-class LowRankFactors(NamedTuple):
-    """The factors of some members, for all layers together.
-
-    `a` is `[members, sum of rank x out]`, `b` is `[members, sum of rank x in]`.
-    """
-
-    a: Tensor
-    b: Tensor
-
-    def to(self, device: torch.device) -> "LowRankFactors":
-        """Copy both to a device."""
-        return LowRankFactors(self.a.to(device), self.b.to(device))
-
-    def of(self, members: Tensor) -> "LowRankFactors":
-        """Select members, in this order; one may be selected more than once."""
-        return LowRankFactors(self.a[members], self.b[members])
+Factors = Mapping[str, Tensor]
+"""The factors of some members, for all layers together: `a`, `[members, sum of rank x out]`, and
+`b`, `[members, sum of rank x in]`."""
 
 
 def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
@@ -105,9 +91,9 @@ class _Projection:
         self.layers = layers
         self._latest = latest
 
-    def bind(self, factors: LowRankFactors) -> None:
-        self.columnwise = factors.b.device.type == "cpu" and self.rank <= COLUMNWISE_RANK
-        self._b = self.span.of(factors.b, self.layers * self.rank)
+    def bind(self, drawn: Factors) -> None:
+        self.columnwise = drawn["b"].device.type == "cpu" and self.rank <= COLUMNWISE_RANK
+        self._b = self.span.of(drawn["b"], self.layers * self.rank)
         self._rows = (len(self._b), -1, self._b.shape[2])
 
     def parts(self, inputs: Tensor) -> Sequence[Tensor]:
@@ -125,11 +111,11 @@ class _Projection:
         return latest.parts
 
 
-class _Correction:
+class _Correction(MemberForward):
     """A linear layer's forward with a correction."""
 
     def __init__(self, layer: nn.Module, span: _Span, projection: _Projection, place: int) -> None:
-        self.layer = layer
+        self.module = layer
         self.span = span
         self.projection = projection
         self.place = place
@@ -137,11 +123,11 @@ class _Correction:
         self._stored = parameters["weight"]
         self._bias = parameters.get("bias")
 
-    def bind(self, factors: LowRankFactors) -> None:
+    def bind(self, drawn: Factors) -> None:
         if self.place == 0:
-            self.projection.bind(factors)
-        a = self.span.of(factors.a, self.projection.rank)
-        self._weight = self._stored.t() if isinstance(self.layer, nn.Linear) else self._stored
+            self.projection.bind(drawn)
+        a = self.span.of(drawn["a"], self.projection.rank)
+        self._weight = self._stored.t() if isinstance(self.module, nn.Linear) else self._stored
         if self.projection.columnwise:
             columns = a[:, :, None].unbind(1)
             self._terms = list(enumerate(columns, start=self.place * len(columns)))
@@ -165,14 +151,11 @@ class _Correction:
         return output.view(*inputs.shape[:-1], out)
 
 
-class _FactorMembers:
+class _FactorMembers(BatchMembers):
     """Members of a space as corrections of the linear layers that it searches or adapts.
 
-    Rows of a batch are ordered by member, with the same number for each; `layers` are in the order
-    of their factors in `LowRankFactors`.
+    `layers` are in the order of their `Factors`.
     """
-
-    together = None
 
     def __init__(
         self,
@@ -181,16 +164,14 @@ class _FactorMembers:
         masters: Masters,
         space: LowRank | Lora,
     ) -> None:
-        self.masters = masters
+        super().__init__(serving, masters)
         self.space = space
         groups = _groups(masters.adapter_layers)
         self.layers = [info for group in groups for info in group]
         sides = zip(*(info.out_in_features for info in self.layers), strict=True)
         self.sizes = [[space.rank * features for features in side] for side in sides]
-        self._like = serving[masters.adapter_layers[0].name]
         self._latest = _Latest()
-        self._corrections: list[_Correction] = []
-        self._applied: LowRankFactors | None = None
+        self.forwards = corrections = list[MemberForward]()
         of_a = of_b = _Span(0, 0)
         for group in groups:
             _, into = group[0].out_in_features
@@ -199,36 +180,16 @@ class _FactorMembers:
             for place, info in enumerate(group):
                 of_a = of_a.next(space.rank * info.out_in_features[0])
                 layer = model.get_submodule(info.name.removesuffix(".weight"))
-                self._corrections.append(_Correction(layer, of_a, projection, place))
+                corrections.append(_Correction(layer, of_a, projection, place))
 
     @contextmanager
     def applied(self, members: Members) -> Iterator[None]:
         """Let the model compute these members during a `with` block; None is the center."""
-        factors = self._factors(members)
-        if factors is None:
-            yield
-            return
-        self._bind(factors)
         try:
-            with replaced_forwards([(one.layer, one) for one in self._corrections]):
+            with super().applied(members):
                 yield
         finally:
             self._latest.forget()
-            self._applied = None
-
-    def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
-        if self._applied is not None:
-            self._bind(self._applied.of(members))
-
-    def _bind(self, factors: LowRankFactors) -> None:
-        self._applied = factors
-        for correction in self._corrections:
-            correction.bind(factors)
-
-    def _factors(self, members: Members) -> LowRankFactors | None:
-        """Return the factors of these members; None where no layer is corrected."""
-        raise NotImplementedError
 
 
 class LowRankMembers(_FactorMembers):
@@ -236,21 +197,21 @@ class LowRankMembers(_FactorMembers):
 
     space: LowRank
 
-    def _factors(self, members: Members) -> LowRankFactors | None:
+    def draw(self, members: Members) -> dict[str, Tensor]:
         """Draw every direction once, as a pair shares it; the center's factors are times zero.
 
         They are drawn on the serving device: on the host that takes 30 times as long as on a GPU.
         """
-        if all(member is None for member in members):
-            return None
-        shared = SharedDirections.of(members, self._like.device)
+        if not any(members):
+            return {}
+        shared = SharedDirections.of(members, self.like.device)
         a, b = (self._drawn(shared.drawn, side)[shared.which] for side in (0, 1))
-        return LowRankFactors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
+        return {"a": a.mul_(shared.scale[:, None]).to(self.like), "b": b.to(self.like)}
 
     def _drawn(self, members: Sequence[SeedPerturbation], side: int) -> Tensor:
         """Draw A (side 0), times the unit of its layer, or B as the corrections need it."""
         sides = [(info, side ^ info.transposed) for info in self.layers]
-        drawn = self.space.sides(members, sides, self._like.device)
+        drawn = self.space.sides(members, sides, self.like.device)
         parts = drawn.split(self.sizes[side], dim=1)
         if side == 0:
             for info, part in zip(self.layers, parts, strict=True):
@@ -267,10 +228,11 @@ class LoraMembers(_FactorMembers):
 
     space: Lora
 
-    def _factors(self, members: Members) -> LowRankFactors:
-        device = self._like.device
-        center = self._arranged(lambda name: self.masters.tensors[name][None]).to(device)
-        factors = center.of(torch.zeros(len(members), dtype=torch.long, device=device))
+    def draw(self, members: Members) -> dict[str, Tensor]:
+        """Add the displacements of members to the adapter of the center."""
+        device = self.like.device
+        center = self._arranged(lambda name: self.masters.tensors[name][None])
+        factors = {side: one.to(device).repeat(len(members), 1) for side, one in center.items()}
         perturbed = [place for place, member in enumerate(members) if member is not None]
         vectors = [member for member in members if isinstance(member, VectorPerturbation)]
         if vectors:
@@ -278,16 +240,16 @@ class LoraMembers(_FactorMembers):
             host = self.masters.tensors[self.masters.searched[0].name].device
             added = self._displacements(displacements, len(vectors), host)
             rows = torch.tensor(perturbed, device=device)
-            for all_rows, displacement in zip(factors, added.to(device), strict=True):
-                all_rows[rows] += displacement
+            for side, all_rows in factors.items():
+                all_rows[rows] += added[side].to(device)
         elif perturbed:
-            for all_rows, displacement in zip(factors, self._scaled_noise(members), strict=True):
-                all_rows.add_(displacement)
-        return LowRankFactors(factors.a.to(self._like), factors.b.to(self._like))
+            for side, displacement in self._scaled_noise(members).items():
+                factors[side].add_(displacement)
+        return {side: one.to(self.like) for side, one in factors.items()}
 
-    def _scaled_noise(self, members: Members) -> LowRankFactors:
+    def _scaled_noise(self, members: Members) -> Factors:
         """Scale the noise of each member's direction; a pair shares the noise."""
-        device = self._like.device
+        device = self.like.device
         shared = SharedDirections.of(members, device)
         drawn = self.space.noises_of(shared.drawn, self.masters.searched, device)
 
@@ -295,14 +257,12 @@ class LoraMembers(_FactorMembers):
             unit = self.masters.units[info.name]
             return drawn[info.name] if unit == 1 else drawn[info.name].mul_(unit)
 
-        scaled = self._displacements(noises, len(shared.drawn), device).of(shared.which)
-        for displacement in scaled:
-            displacement.mul_(shared.scale[:, None])
-        return scaled
+        found, scale = self._displacements(noises, len(shared.drawn), device), shared.scale
+        return {side: one[shared.which].mul_(scale[:, None]) for side, one in found.items()}
 
     def _displacements(
         self, of: Callable[[TensorInfo], Tensor], members: int, device: torch.device
-    ) -> LowRankFactors:
+    ) -> Factors:
         """Arrange the displacement of each member; 0 where A is frozen."""
         searched = {info.name: info for info in self.masters.searched}
 
@@ -314,9 +274,9 @@ class LoraMembers(_FactorMembers):
 
         return self._arranged(displacement)
 
-    def _arranged(self, of: Callable[[str], Tensor]) -> LowRankFactors:
+    def _arranged(self, of: Callable[[str], Tensor]) -> Factors:
         """Arrange A `[members, rank, in]` and B `[members, out, rank]` as the corrections need."""
         parts = [layer.adapter_names for layer in self.layers]
         b = torch.cat([of(name).flatten(1) for name, _ in parts], dim=1)
         a = torch.cat([of(name).mT.flatten(1) for _, name in parts], dim=1)
-        return LowRankFactors(a.mul_(self.space.scale), b)
+        return {"a": a.mul_(self.space.scale), "b": b}

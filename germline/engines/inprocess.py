@@ -5,10 +5,10 @@ the masters are the serving copy, and need no memory of their own, unless member
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.batched_lora import LoraMembers, LowRankMembers
+from germline.engines.batched_members import BatchMembers
 from germline.engines.completion_scorer import (
     LOGITS_AT_ONCE,
     CompletionScorer,
@@ -51,23 +52,7 @@ from germline.types import (
     Update,
 )
 
-
-@runtime_checkable
-class _Members(Protocol):
-    """How members of one family run in the forward pass."""
-
-    @property
-    def together(self) -> int | None:
-        """How many members run at once, at most; None: all."""
-
-    def applied(self, members: Members) -> AbstractContextManager[None]:
-        """Let the model compute these members during a `with` block; None is the center."""
-
-    def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
-
-
-FORWARDS: Mapping[str, Callable[[nn.Module, Mapping[str, Tensor], Masters, Any], _Members]] = {
+FORWARDS: Mapping[str, Callable[[nn.Module, Mapping[str, Tensor], Masters, Any], BatchMembers]] = {
     "low_rank": LowRankMembers,
     "adapter": LoraMembers,
     "coordinates": SubspaceMembers,
@@ -112,8 +97,7 @@ class InProcessEngine:
         self.special_ids = self.encoder.special_ids
         self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
         detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
-        keep = self._members.keep if self._members else lambda _members: None
-        self._decoder = TokenDecoder(self.model, detokenize, keep)
+        self._decoder = TokenDecoder(self.model, detokenize, self._members.keep)
         check_cached_logits(self.model)
 
     @classmethod
@@ -145,7 +129,7 @@ class InProcessEngine:
         completions: list[list[Completion]] = []
         for group in self._groups(members):
             together = members[group]
-            with self._fits(len(together), len(examples)), self._applied(together):
+            with self._fits(len(together), len(examples)), self._members.applied(together):
                 completions += self._decoder.generate(
                     len(together), padded, prompt_of, sampling_noise, decoding
                 )
@@ -160,7 +144,7 @@ class InProcessEngine:
             together, own = members[group], prompts[group]
             replies = reply_from(reply, group.start)
             turns = ConversationTurns.of(self.encoder, own, decoding, replies)
-            with self._fits(len(together), max(map(len, own))), self._applied(together):
+            with self._fits(len(together), max(map(len, own))), self._members.applied(together):
                 ConversationBatch(self._decoder, len(together), turns).run()
 
     @torch.inference_mode()
@@ -182,7 +166,7 @@ class InProcessEngine:
         texts = [[one.tokens for one in row] for row in completions]
         found = []
         for group in self._groups(members, self._scorer.members_at_once(prompts, texts)):
-            with self._applied(members[group]):
+            with self._members.applied(members[group]):
                 found.append(self._scorer.score(prompts, texts[group]))
         numbers = iter(torch.cat(found).tolist())
         return [[list(islice(numbers, len(one))) for one in row] for row in texts]
@@ -245,14 +229,14 @@ class InProcessEngine:
             rows = tokens[some].to(self.device)
             places = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
             at = None if positions is None else positions[some].to(self.device)
-            with self._applied(members[group]), self.head_input.only(at):
+            with self._members.applied(members[group]), self.head_input.only(at):
                 output = self.model(rows, position_ids=places, logits_to_keep=keep)
             logits.append(output.logits)
         return logits
 
-    def _make_members(self, space: BaseSpace | None, config: InProcess) -> _Members | None:
+    def _make_members(self, space: BaseSpace | None, config: InProcess) -> BatchMembers:
         if space is None:
-            return None
+            return BatchMembers(self.serving, self.weights)
         parts = self.model, self.serving, self.weights
         if make := FORWARDS.get(space.family):
             return make(*parts, space)
@@ -260,17 +244,10 @@ class InProcessEngine:
 
     def _groups(self, members: Members, most: int | None = None) -> list[slice]:
         """Cut members into groups that run at once, of `most` members or fewer."""
-        together = self._members.together if self._members else None
-        limits = [limit for limit in (together, most) if limit is not None]
+        limits = [limit for limit in (self._members.together, most) if limit is not None]
         groups = -(-len(members) // min(limits, default=len(members)))
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [slice(start, start + size) for start in range(0, len(members), size)]
-
-    def _applied(self, members: Members) -> AbstractContextManager[None]:
-        if self._members is None:
-            assert not any(members), "without a space, the center alone can be evaluated"
-            return nullcontext()
-        return self._members.applied(members)
 
     @contextmanager
     def _fits(self, members: int, examples: int) -> Iterator[None]:

@@ -8,25 +8,19 @@ its coordinates z, not factors of its own:
 z is computed in fp32 and then rounded, like any other member.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from germline.engines.batched_members import BatchMembers, MemberForward
 from germline.engines.master_weights import Masters
-from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.spaces.base import CoordinateSpace, MatrixDirections
 
-MemberCoordinates = Mapping[str, Tensor]
-"""The coordinates of the members in the batch, `[members, k]` by canonical name."""
 
-
-class SubspaceMembers:
-    """The coordinates of every member, and of the center, in the layers they change."""
-
-    together = None
+class SubspaceMembers(BatchMembers):
+    """The coordinates `[members, k]` of members and of the center, in the layers they change."""
 
     def __init__(
         self,
@@ -35,39 +29,18 @@ class SubspaceMembers:
         masters: Masters,
         space: CoordinateSpace,
     ) -> None:
-        self.masters = masters
-        self._like = next(iter(serving.values()))
-        self._layers = [
+        super().__init__(serving, masters)
+        self.forwards = [
             _Layer(
                 model.get_submodule(matrix.name.removesuffix(".weight")),
                 space.directions(matrix),
-                self._like,
+                self.like,
             )
             for matrix in space.matrices
         ]
-        self._applied: MemberCoordinates = {}
 
-    @contextmanager
-    def applied(self, members: Members) -> Iterator[None]:
-        """Let the model compute these members during a `with` block; None is the center."""
-        self._bind(self._coordinates(members))
-        try:
-            with replaced_forwards([(one.layer, one) for one in self._layers]):
-                yield
-        finally:
-            self._applied = {}
-
-    def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
-        if self._applied:
-            self._bind({name: rows[members] for name, rows in self._applied.items()})
-
-    def _bind(self, coordinates: MemberCoordinates) -> None:
-        self._applied = coordinates
-        for layer in self._layers:
-            layer.bind(coordinates)
-
-    def _coordinates(self, members: Members) -> MemberCoordinates:
+    def draw(self, members: Members) -> dict[str, Tensor]:
+        """Add the displacements of members to the coordinates of the center."""
         perturbed = [member for member in members if member is not None]
         coordinates = {}
         if perturbed:
@@ -78,25 +51,25 @@ class SubspaceMembers:
             rows = self.masters.tensors[info.name].repeat(len(members), 1)
             if perturbed:
                 rows[places] += self.masters.displacements(perturbed, info)
-            coordinates[info.name] = rows.to(self._like)
+            coordinates[info.name] = rows.to(self.like)
         return coordinates
 
 
-class _Layer:
+class _Layer(MemberForward):
     """A linear layer whose forward is its own, followed by the change by coordinates.
 
     It has the directions of the layer, and the coordinates of the members in the batch.
     """
 
     def __init__(self, layer: nn.Module, directions: MatrixDirections, like: Tensor) -> None:
-        self.layer = layer
+        self.module = layer
         self._plain = layer.forward
         self._name = directions.coordinates
         self._a = directions.a.to(like)
         self._b = directions.b.to(like)
 
-    def bind(self, coordinates: MemberCoordinates) -> None:
-        self._z = coordinates[self._name][:, None]
+    def bind(self, drawn: Mapping[str, Tensor]) -> None:
+        self._z = drawn[self._name][:, None]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Add ((inputs B) * z) A^T to the output, in place."""

@@ -2,18 +2,16 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 import germline
-from germline.config import Nes, PromptSearch, ZScore
-from germline.methods.method import with_state
-from germline.methods.prompt_search import STATE, EvolutionStrategyMethod
+from germline.config import Nes, load_config
+from germline.methods.method import make_method, with_state
+from germline.methods.prompt_search import STATE
 from germline.record import RunDirectory
 from germline.run import build_run_parts
-from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks.task_settings import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
@@ -29,13 +27,7 @@ def choosing(population=8, antithetic=True, **section):
     section = section or {"temperature": [0, 1], "few_shot": [0, 1, 2]}
     nes = Nes(population=population, antithetic=antithetic, sigma=0.005, learning_rate=0.01)
     strategy = make_strategy(nes, run_seed=3, generations=100)
-    search = PromptSearch.model_validate(section)
-    shape = partial(utilities, ZScore())
-    return Choosing(EvolutionStrategyMethod(strategy, shape, (), search, 3, unprompted))
-
-
-def unprompted(example, _variant):
-    return example
+    return Choosing(make_method(load_config({"seed": 3, "prompt_search": section}), strategy))
 
 
 class Choosing:

@@ -12,7 +12,6 @@ from germline.config import Nes, ZScore, load_config
 from germline.fleet import LocalFleet
 from germline.methods.method import Evaluated, Method, make_method
 from germline.methods.randopt import (
-    RandOptMethod,
     answer_function,
     majority_rollout,
     recorded_fitness,
@@ -87,7 +86,7 @@ def member(direction, generation=0):
 def test_the_fittest_are_kept_best_first(fitness, kept):
     nes = make_strategy(Nes(population=3, antithetic=False, sigma=0.3), run_seed=0, generations=2)
     config = load_config({"method": {"kind": "randopt", "ensemble_size": 2}})
-    method = RandOptMethod(config, nes)
+    method = make_method(config, nes)
     for generation, values in enumerate(fitness):
         members = tuple(member(k, generation) for k in range(len(values)))
         evaluation = Evaluation(np.array(values)[:, None], (), 0, 0.0)
@@ -113,7 +112,7 @@ def several(*sigmas):
 def test_sigmas_go_in_turn_over_all_directions(antithetic, expected):
     nes = Nes(population=4, antithetic=antithetic, sigma=0.005)
     strategy = make_strategy(nes, run_seed=0, generations=9)
-    search = RandOptMethod(several(0.1, 0.2, 0.3), strategy)
+    search = make_method(several(0.1, 0.2, 0.3), strategy)
     asked = [one.sigma for g in (0, 1) for one in search.ask(g).seed_perturbations()]
     assert asked[: len(expected)] == expected
 
@@ -284,7 +283,7 @@ def test_of_several_sigmas_the_record_has_the_geometric_mean():
     config = several(0.1, 0.4)
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=1, dimension=9)
-    search = RandOptMethod(config, nes)
+    search = make_method(config, nes)
     found = Evaluation(np.arange(4.0)[:, None], (), 0, 0.0)
     update = search.learn(search.ask(0), Evaluated(rollouts=found, members=found)).update
     assert isinstance(update, Update)

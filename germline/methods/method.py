@@ -160,7 +160,14 @@ class Method:
         strategy: proposes members and learns from them.
         shape: rewards -> utilities.
         terms: change rewards, in this order.
+
+    Attributes:
+        config: of the run; a method that no config names has none.
+        task: None where nothing is evaluated.
     """
+
+    config: Config
+    task: Task | None = None
 
     def __init__(
         self, strategy: Strategy, shape: Shaping, terms: Sequence[RewardTerm] = ()
@@ -175,7 +182,19 @@ class Method:
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
     ) -> "Method":
         """Make the method of a run; `task` is None where nothing is evaluated."""
-        return cls(strategy, partial(utilities, config.shaping), terms)
+        method = cls(strategy, partial(utilities, config.shaping), terms)
+        method.config, method.task = config, task
+        return method
+
+    @property
+    def section(self) -> Any:
+        """The section of the method in the config."""
+        return self.config.method
+
+    @property
+    def run_seed(self) -> int:
+        """The seed of the run."""
+        return self.config.seed
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:

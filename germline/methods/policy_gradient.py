@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,7 @@ from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import mean_rewards
-from germline.protocols import EpisodeTask, Strategy, Task
-from germline.shaping import utilities
+from germline.protocols import EpisodeTask, Shaping, Strategy, Task
 from germline.types import (
     Completion,
     Decoding,
@@ -202,20 +200,6 @@ class GradientMethod(Method):
 
     _metrics: Mapping[str, Any] = {}
 
-    def __init__(
-        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
-    ) -> None:
-        super().__init__(strategy, partial(utilities, config.shaping), terms)
-        self.section: Any = config.method
-        self.run_seed = config.seed
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "GradientMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, terms)
-
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
         """Refuse a task of episodes."""
@@ -260,10 +244,9 @@ class SampledGradientMethod(GradientMethod):
     _batch: Sequence[Example] = ()
 
     def __init__(
-        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
+        self, strategy: Strategy, shape: Shaping, terms: Sequence[RewardTerm] = ()
     ) -> None:
-        super().__init__(config, strategy, terms)
-        self.shape = _no_utilities
+        super().__init__(strategy, _no_utilities, terms)
 
     def ask(self, generation: int) -> Population:
         """Return a member for each sample of an example; all are the center."""

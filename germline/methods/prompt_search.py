@@ -24,7 +24,7 @@ while options differ much. Utilities must have mean 0; members with missing rewa
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,7 @@ from germline.config.methods import EvolutionStrategy
 from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method, SampleReducer, with_state
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import EpisodeTask, Shaping, Strategy, Task, VotableTask
-from germline.shaping import utilities
+from germline.protocols import EpisodeTask, Strategy, Task, VotableTask
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.tasks.task_settings import PromptFormatter
 from germline.types import (
@@ -63,41 +62,15 @@ STREAMS = {"few_shot": "shots"}
 
 
 class EvolutionStrategyMethod(Method):
-    """The method `es` with prompt options; without them it is `Method` itself.
-
-    `format_prompt` returns an example as the model is prompted with it.
-    """
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        shape: Shaping,
-        terms: Sequence[RewardTerm],
-        config: PromptSearch,
-        run_seed: int,
-        format_prompt: Callable[[Example, PromptVariant], Example],
-    ) -> None:
-        super().__init__(strategy, shape, terms)
-        self.config = config
-        self.run_seed = run_seed
-        self._format_prompt = format_prompt
-        equal = tuple((1 / len(options),) * len(options) for options in config.options.values())
-        self._probabilities = AdaptiveValue[Probabilities]("the prompt options", equal)
+    """The method `es` with prompt options; without them it is `Method` itself."""
 
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
     ) -> Method:
         """Make the method of a run, see `Method.from_config`."""
-        shape, search = partial(utilities, config.shaping), config.prompt_search
-        if search.options:
-            format_prompt = (
-                _formatter(config, task).format_prompt if task else lambda example, _: example
-            )
-            made: Method = cls(strategy, shape, terms, search, config.seed, format_prompt)
-        else:
-            made = Method(strategy, shape, terms)
-        section = config.method
+        make = super().from_config if config.prompt_search.options else Method.from_config
+        made, section = make(config, strategy, task, terms), config.method
         assert isinstance(section, EvolutionStrategy)
         made.reducer = SampleReducer(section.samples, section.fitness, task)
         return made
@@ -113,6 +86,24 @@ class EvolutionStrategyMethod(Method):
             )
         if config.prompt_search.few_shot:
             _formatter(config, task)
+
+    @property
+    def search(self) -> PromptSearch:
+        """The settings of the search."""
+        return self.config.prompt_search
+
+    @cached_property
+    def _probabilities(self) -> AdaptiveValue[Probabilities]:
+        options = self.search.options.values()
+        equal = tuple((1 / len(some),) * len(some) for some in options)
+        return AdaptiveValue("the prompt options", equal)
+
+    @cached_property
+    def _format_prompt(self) -> Callable[[Example, PromptVariant], Example]:
+        """Return an example as the model is prompted with it."""
+        if self.task is None:
+            return lambda example, _variant: example
+        return _formatter(self.config, self.task).format_prompt
 
     @property
     def probabilities(self) -> Probabilities:
@@ -192,7 +183,7 @@ class EvolutionStrategyMethod(Method):
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Return what strategy and terms report of a generation, and the options' probabilities."""
-        settings = zip(self.config.options.items(), _recorded_probabilities(update), strict=True)
+        settings = zip(self.search.options.items(), _recorded_probabilities(update), strict=True)
         by_option = {
             name: dict(zip(map(str, options), probabilities, strict=True))
             for (name, options), probabilities in settings
@@ -213,7 +204,7 @@ class EvolutionStrategyMethod(Method):
         draws = range(len(population) // members_per_draw)
         by_setting = []
         for name, probabilities in zip(
-            self.config.options, self._probabilities.at(generation), strict=True
+            self.search.options, self._probabilities.at(generation), strict=True
         ):
             sampling_noise = noise.sampling_uniforms(
                 self.run_seed, generation, f"choice of {STREAMS.get(name, name)}", draws, 1
@@ -222,7 +213,7 @@ class EvolutionStrategyMethod(Method):
         return [places for places in zip(*by_setting, strict=True) for _ in range(members_per_draw)]
 
     def _variant(self, places: Sequence[int]) -> PromptVariant:
-        options = self.config.options.items()
+        options = self.search.options.items()
         chosen: dict[str, Any] = {
             name: some[place] for (name, some), place in zip(options, places, strict=True)
         }
@@ -233,12 +224,12 @@ class EvolutionStrategyMethod(Method):
     ) -> tuple[float, ...]:
         """Return the probabilities of one setting after equations (1) and (2)."""
         rows = list(zip(utilities, options, strict=True))
-        rate = self.config.learning_rate / len(rows)
+        rate = self.search.learning_rate / len(rows)
         changed = [
             p + rate * math.fsum(u * ((k == option) - p) for u, k in rows)
             for option, p in enumerate(probabilities)
         ]
-        return _bounded_below(changed, self.config.min_probability)
+        return _bounded_below(changed, self.search.min_probability)
 
 
 def _formatter(config: Config, task: Task) -> PromptFormatter:

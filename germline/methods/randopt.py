@@ -28,19 +28,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
 from germline.fleet import Fleet
 from germline.graders.builtin_rewards import normalize_answer
 from germline.methods.method import Evaluated, Learned, Method
-from germline.methods.reward_term import RewardTerm
-from germline.protocols import Strategy, Task, VotableTask
-from germline.shaping import fitness, utilities
+from germline.protocols import Task, VotableTask
+from germline.shaping import fitness
 from germline.signal_metrics import signal_power
 from germline.types import (
     Decoding,
@@ -84,25 +81,7 @@ class RandOptMethod(Method):
         kept: the fittest members so far, best first.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        strategy: Strategy,
-        task: Task | None = None,
-        terms: Sequence[RewardTerm] = (),
-    ) -> None:
-        super().__init__(strategy, partial(utilities, config.shaping), terms)
-        assert isinstance(config.method, RandOpt)
-        self.section = config.method
-        self.kept: tuple[EnsembleMember, ...] = ()
-        self.task = task
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "RandOptMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, task, terms)
+    kept: tuple[EnsembleMember, ...] = ()
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Offer the members of a stopped run to the ensemble again."""

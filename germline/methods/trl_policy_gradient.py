@@ -46,7 +46,7 @@ from germline.config import Config, Grpo, Rloo
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
 from germline.fleet import Fleet
-from germline.methods.method import Evaluated
+from germline.methods.method import Evaluated, Method
 from germline.methods.policy_gradient import (
     SampledGradientMethod,
     engine_that_learns,
@@ -101,11 +101,11 @@ class TrlMethod(SampledGradientMethod):
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "TrlMethod":
+    ) -> Method:
         """Make the method of a run; TRL is imported before anything is measured."""
         if task is not None:
             import_trl(config.method.kind)
-        return cls(config, strategy, terms)
+        return super().from_config(config, strategy, task, terms)
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:

@@ -39,7 +39,7 @@ Limits: strategies and spaces whose members are seeds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -47,11 +47,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline import noise
-from germline.config import Config, ZerothOrderGrpo
+from germline.config import Config
 from germline.config.methods import LEAST_EXAMPLES
 from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method
-from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import (
     LogProbs,
     SampledBatch,
@@ -67,8 +66,7 @@ from germline.methods.sampled_batch import (
     scoring_group,
 )
 from germline.methods.step_length import StepLength, TokenSlopes
-from germline.protocols import Strategy, Task
-from germline.shaping import utilities
+from germline.protocols import Task
 from germline.types import (
     Decoding,
     Evaluation,
@@ -104,26 +102,12 @@ class ScoredEvaluation(Evaluated):
 class ZerothOrderGrpoMethod(Method):
     """The center samples and the members score, see the module."""
 
-    def __init__(
-        self,
-        config: Config,
-        strategy: Strategy,
-        terms: Sequence[RewardTerm] = (),
-    ) -> None:
-        super().__init__(strategy, partial(utilities, config.shaping), terms)
-        assert isinstance(config.method, ZerothOrderGrpo)
-        self.section = config.method
-        self.run_seed = config.seed
-        self.has_measured_rate = config.strategy.has_measured_rate
-        self.step_length = StepLength(config.method.relative_step)
-        self.sampled: SampledBatch | None = None
+    sampled: SampledBatch | None = None
 
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "ZerothOrderGrpoMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, terms)
+    @cached_property
+    def step_length(self) -> StepLength:
+        """Chooses the learning rates that are measured."""
+        return StepLength(self.section.relative_step)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Continue with the step lengths of a stopped run."""
@@ -201,7 +185,7 @@ class ZerothOrderGrpoMethod(Method):
         metrics = dict(evaluated.metrics)
         update = learned.update
         assert isinstance(update, Update)
-        if self.has_measured_rate:
+        if self.config.strategy.has_measured_rate:
             update, metrics["step_kl"] = self.step_length.of(
                 update, evaluated.slopes, evaluated.log_prob_power
             )

@@ -73,7 +73,7 @@ def started(monkeypatch):
 
     def watched(process):
         start(process)
-        pids.append(process._popen.pid)
+        pids.append(process.process()._popen.pid)
 
     monkeypatch.setattr(EngineProcess, "start", watched)
     return pids
@@ -141,7 +141,7 @@ def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
     fleet, processes = pair
     # Stopped, it takes a microbatch and cannot finish it; then it is killed.
-    pid = processes[1]._popen.pid
+    pid = processes[1].process()._popen.pid
     os.kill(pid, signal.SIGSTOP)
     after_its_next_job(processes[1], lambda: os.kill(pid, signal.SIGKILL))
     assert_same(evaluated(fleet), evaluated(alone))
@@ -161,12 +161,12 @@ def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, al
 def test_ctrl_c_does_not_reach_the_processes(pair, alone):
     """They are in no group of ours, and one that is sent the signal all the same goes on."""
     fleet, processes = pair
-    pids = [one._popen.pid for one in processes]
+    pids = [one.process()._popen.pid for one in processes]
     assert os.getpgrp() not in {os.getpgid(pid) for pid in pids}
     for pid in pids:
         os.kill(pid, signal.SIGINT)
     assert_same(evaluated(fleet), evaluated(alone))
-    assert [one._popen.pid for one in processes] == pids
+    assert [one.process()._popen.pid for one in processes] == pids
 
 
 def test_an_error_of_a_job_arrives_any_other_with_its_traceback(pair, alone):
@@ -202,7 +202,7 @@ processes = [EngineProcess(number, toy) for number in range(2)]
 pool = WorkerPool(processes, wait_for_outcome)
 pool.wait_ready()
 processes[0].send(sleep)
-print(*(one._popen.pid for one in processes), flush=True)
+print(*(one.process()._popen.pid for one in processes), flush=True)
 threading.Event().wait()
 """
 

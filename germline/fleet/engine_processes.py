@@ -1,7 +1,6 @@
 """Engines in processes of this machine: `EngineProcess` in the run, `main` in the process.
 
-`subprocess` is used instead of `multiprocessing` for the reasons of `germline.graders.pool`; a
-process is started afresh, as CUDA does not survive a fork. The output of an engine would tear the
+A process is started afresh, as CUDA does not survive a fork. The output of an engine would tear the
 live view, so it goes to a file; its last lines are part of the message when the engine is lost.
 
 The process is `python -m germline.fleet.engine_processes FD`: it loads an engine, then does one job
@@ -14,13 +13,12 @@ import os
 import pickle
 import queue
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from typing import IO
 
@@ -33,7 +31,7 @@ from germline.fleet.worker_jobs import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.graders.worker_handle import module_search_path
+from germline.graders.child_process import ChildProcess
 from germline.protocols import Engine
 
 _LAST_LINES = 8
@@ -50,57 +48,38 @@ class EngineProcess:
     def __init__(self, number: int, load: Callable[[], Engine]) -> None:
         self.name = f"engine {number}"
         self._load = load
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._process: ChildProcess | None = None
         self._output: IO[bytes] | None = None
 
     def start(self) -> None:
         """Start the process and let it load the engine."""
         self.stop()
-        self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
-        descriptor = theirs.fileno()
-        command = [sys.executable, "-P", "-m", "germline.fleet.engine_processes", str(descriptor)]
-        try:
-            # A session of its own: Ctrl-C is the parent's to handle.
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                env={**os.environ, "PYTHONPATH": module_search_path()},
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
+        self._process = ChildProcess(__name__, os.environ, self._output)
         self.send(self._load)
 
     def send(self, job: EngineJob | Callable[[], Engine]) -> None:
         """Begin a job; that a process is gone is reported by `outcome`."""
-        with contextlib.suppress(OSError):
-            self.connection().send(job)
+        with contextlib.suppress(EOFError):
+            self.process().send(job)
 
     def stop(self) -> None:
         """Kill the process, and close its connection and its file."""
-        if self._popen is not None:
-            self._popen.kill()
-            self._popen.wait()
-        for opened in (self._connection, self._output):
+        for opened in (self._process, self._output):
             if opened is not None:
                 opened.close()
-        self._popen = self._connection = self._output = None
+        self._process = self._output = None
 
-    def connection(self) -> Connection:
-        """Return the connection that becomes readable when there is an outcome."""
-        assert self._connection is not None, f"{self.name} was not started"
-        return self._connection
+    def process(self) -> ChildProcess:
+        """Return the process, whose connection becomes readable when there is an outcome."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process
 
     def outcome(self) -> Outcome:
         """Read the outcome of the job; the connection must be readable."""
         try:
-            value = self.connection().recv()
-        except (EOFError, OSError):
+            value = self.process().read(0)
+        except EOFError:
             return RemoteEngineLost(self._end())
         except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
             return RemoteEngineLost(f"its result cannot be read: {error}")
@@ -109,11 +88,9 @@ class EngineProcess:
 
     def _end(self) -> str:
         """Describe how a process ended whose connection was closed, with its last output."""
-        if self._popen is None or self._output is None:
+        if self._output is None:
             return "it was stopped"
-        self._popen.kill()
-        status = self._popen.wait()
-        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        how = self.process().exit_reason()
         self._output.seek(0)
         printed = self._output.read().decode(errors="replace").strip().splitlines()
         words = "\n    ".join(["", *printed[-_LAST_LINES:]]) if printed else ""
@@ -125,8 +102,10 @@ def wait_for_outcome(
 ) -> list[tuple[RemoteEngine, Outcome]]:
     """Wait until one of these processes has an outcome or time is up; return all outcomes."""
     processes = [remote for remote in remotes if isinstance(remote, EngineProcess)]
-    ready = wait_for_any([process.connection() for process in processes], timeout)
-    return [(process, process.outcome()) for process in processes if process.connection() in ready]
+    connections = [process.process().connection for process in processes]
+    ready = wait_for_any(connections, timeout)
+    waiting = zip(processes, connections, strict=True)
+    return [(process, process.outcome()) for process, connection in waiting if connection in ready]
 
 
 def main(descriptor: int) -> None:

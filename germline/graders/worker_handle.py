@@ -9,23 +9,21 @@ Verdicts come in the order of the texts, which tells which text caused the end o
 - A worker dies between texts: no text fails; after `_STARTS` such ends in a row an error is raised.
 """
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import cast
 
 from germline.errors import GermlineError
+from germline.graders.child_process import ChildProcess, module_search_path
 from germline.graders.worker_messages import STEP_BEGINS, GraderSetup, Item, Verdict
+
+WORKER = "germline.graders.worker_process"
 
 GRACE_S = 0.25
 """Time a worker gets to stop by itself after the timeout, before it is killed, in seconds."""
@@ -55,78 +53,6 @@ class _Ending:
     seen: str
 
 
-class _Process:
-    """One worker process, from start to end."""
-
-    def __init__(self, variables: Collection[str]) -> None:
-        self._connection, connection = Pipe()
-        descriptor = connection.fileno()
-        command = [sys.executable, "-P", "-m", "germline.graders.worker_process", str(descriptor)]
-        with connection:
-            try:
-                # In its own session, so that Ctrl-C reaches the parent only, and processes that
-                # the grader starts are killed with it.
-                self._popen = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=2,  # what the grader prints is no result of this program
-                    env=grader_environment(variables),
-                    pass_fds=(descriptor,),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                self._connection.close()
-                raise GermlineError(
-                    f"graders: a worker process cannot start ({' '.join(command)}): {error}"
-                ) from error
-
-    def runs(self) -> bool:
-        return self._popen.returncode is None and self._ended(0) is None
-
-    def send(self, value: object) -> None:
-        """Send one value; raises EOFError when the worker has ended."""
-        try:
-            self._connection.send(value)
-        except ConnectionError:
-            raise EOFError from None
-
-    def read(self, timeout_s: float) -> object | None:
-        """Return the next value or None; raises EOFError when the worker has ended."""
-        try:
-            return self._connection.recv() if self._connection.poll(timeout_s) else None
-        except OSError:  # it ended in the middle of a value
-            raise EOFError from None
-
-    def kill(self) -> None:
-        if self.runs():
-            self._kill_group()
-            self._popen.wait()
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-
-    def _ended(self, timeout_s: float) -> int | None:
-        """Return the exit status; processes that an ended worker started end with it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._popen.wait(timeout_s)
-            self._kill_group()
-            return status
-        return None
-
-    def exit_reason(self) -> str:
-        """Wait for a worker whose connection is closed, and describe how it ended."""
-        status = self._popen.returncode if not self.runs() else self._ended(1.0)
-        if status is None:
-            self.kill()
-            return "it closed its connection"
-        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
-
-    def close(self) -> None:
-        self.kill()
-        self._connection.close()
-
-
 class WorkerHandle:
     """A worker process that is replaced whenever it ends. One thread uses it; any may `stop` it."""
 
@@ -135,7 +61,7 @@ class WorkerHandle:
         self._name = name
         self._lock = threading.Lock()
         self._stopped = False
-        self._process: _Process | None = None
+        self._process: ChildProcess | None = None
         self.output: Path | None = None
         """The file that gets what the grader prints; None is standard error."""
 
@@ -201,7 +127,7 @@ class WorkerHandle:
             return ending
         return None
 
-    def start(self) -> _Process:
+    def start(self) -> ChildProcess:
         """Start the worker unless it is running, and wait until it has loaded the grader."""
         if self._process is not None and self._process.runs():
             return self._process
@@ -209,7 +135,8 @@ class WorkerHandle:
         with self._lock:
             if self._stopped:
                 raise GermlineError("graders: the pool was closed while it was grading")
-            process = self._process = _Process(self._setup.variables)
+            environment = grader_environment(self._setup.variables)
+            process = self._process = ChildProcess(WORKER, environment)
         try:
             process.send(self._setup)
             answer = process.read(START_S)
@@ -234,14 +161,8 @@ class WorkerHandle:
 
 def grader_environment(variables: Collection[str]) -> dict[str, str]:
     """Return the environment of a worker: of this process's, these and what `PASSED_ON` names."""
-    passed = {
+    return {
         name: value
         for name, value in os.environ.items()
         if name in variables or PASSED_ON.fullmatch(name)
     }
-    return {**passed, "PYTHONPATH": module_search_path()}
-
-
-def module_search_path() -> str:
-    """Return this process's module search path, so that the worker finds the same modules."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -10,7 +10,7 @@ from germline.config import MicrobatchSettings
 from germline.fleet import LocalFleet
 from germline.fleet.remote_fleet import GRACE, Quorum, RemoteFleet
 from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
-from germline.fleet.worker_pool import WorkerPool
+from germline.fleet.worker_pool import WorkerPool, WorkerState
 from germline.rollout import cut_microbatches
 from germline.run import build_run_parts
 from tests.remote_engines import (
@@ -104,7 +104,7 @@ def test_who_was_late_and_is_lost_is_rebuilt(clockwork):
     for one in (fleet, alone):
         one.apply(UPDATES[0])
     assert fleet.digest() == alone.digest()
-    (late,) = fleet.pool.late_slots()
+    (late,) = fleet.pool.slots(WorkerState.LATE)
     fleet.pool.replace(late, "its node was removed")
     clockwork.stuck.clear()
     while len(fleet.pool.ready_slots()) < 2:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.row_generator import EncodedRow, RowGenerator
+from germline.endpoint.row_generator import RowGenerator
 from germline.endpoint.rows import NamedWeights, RowRequest, RowResult
 from germline.types import EngineLost, GermlineError
 
@@ -29,7 +29,7 @@ of the batch before, if that is longer."""
 GATHERING = (0.02, 0.25)
 """It waits so many seconds at most, or this share of the time of the batch before."""
 
-Waiting = tuple[EncodedRow, "Future[RowResult]"]
+Waiting = tuple[RowRequest, "Future[RowResult]"]
 
 
 class EngineBatcher:
@@ -43,7 +43,7 @@ class EngineBatcher:
         self._weights = weights
         self._generator = RowGenerator(weights)
         self._max_rows = max_rows
-        self._arrived: deque[tuple[RowRequest, Future[RowResult]]] = deque()
+        self._arrived: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._waiting: list[Waiting] = []  # touched by the thread alone
@@ -137,7 +137,7 @@ class EngineBatcher:
         self._waiting = rest
         return [waiting for waiting in batch if waiting[1].set_running_or_notify_cancel()]
 
-    def _answer(self, rows: Sequence[EncodedRow], futures: "Sequence[Future[RowResult]]") -> None:
+    def _answer(self, rows: Sequence[RowRequest], futures: "Sequence[Future[RowResult]]") -> None:
         try:
             results = self._generator.generate(rows)
         except Exception as error:  # noqa: BLE001 - every error reaches the clients of the batch

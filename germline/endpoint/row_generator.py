@@ -36,15 +36,6 @@ class HasTokenizer(Protocol):
     encoder: PromptEncoder
 
 
-@dataclass(frozen=True)
-class EncodedRow:
-    """A row whose prompt fits the model; `decoding` has its own longest completion."""
-
-    request: RowRequest
-    ids: tuple[int, ...]
-    decoding: Decoding
-
-
 class RowGenerator:
     """Generates and scores rows with one engine, which only one thread uses."""
 
@@ -61,8 +52,8 @@ class RowGenerator:
             return self._tokenized.encoder.context_tokens
         return getattr(self._weights.engine, "context_tokens", None)
 
-    def encode(self, request: RowRequest) -> EncodedRow:
-        """Tokenize a prompt, or refuse one that does not fit the model."""
+    def encode(self, request: RowRequest) -> RowRequest:
+        """Return a row with its tokens and longest completion, or refuse what does not fit."""
         self._check_supported(request)
         ids = self._ids(request)
         length = len(ids) if self._tokenized else len(request.example.prompt)
@@ -78,23 +69,21 @@ class RowGenerator:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
-        return EncodedRow(request, ids, replace(request.decoding, max_new_tokens=longest))
+        decoding = replace(request.decoding, max_new_tokens=longest)
+        return replace(request, ids=ids, decoding=decoding)
 
-    def batch_key(self, row: EncodedRow) -> tuple[object, ...]:
+    def batch_key(self, row: RowRequest) -> tuple[object, ...]:
         """Return what rows of one batch have in common."""
         decoding = row.decoding
         top_p = decoding.top_p if decoding.temperature else 1.0
-        return row.request.weights.generation, replace(decoding, top_p=top_p)
+        return row.weights.generation, replace(decoding, top_p=top_p)
 
-    def generate(self, batch: Sequence[EncodedRow]) -> list[RowResult]:
-        """Generate and score rows that can be generated together."""
-        self._weights.load(batch[0].request.weights)
+    def generate(self, batch: Sequence[RowRequest]) -> list[RowResult]:
+        """Generate and score encoded rows that can be generated together."""
+        self._weights.load(batch[0].weights)
         decoding = batch[0].decoding
         if decoding.max_new_tokens:
-            rows = [
-                (row.request.weights.member, replace(row.request.example, token_ids=row.ids))
-                for row in batch
-            ]
+            rows = [(row.weights.member, replace(row.example, token_ids=row.ids)) for row in batch]
             completions = generate_rows(self._weights.engine, rows, decoding)
         else:
             completions = [Completion("", (), "length", len(row.ids)) for row in batch]
@@ -142,19 +131,17 @@ class RowGenerator:
         return tuple(encoder.encode(replace(example, token_ids=tuple(ids))))
 
     def _scores(
-        self, batch: Sequence[EncodedRow], completions: Sequence[Completion]
+        self, batch: Sequence[RowRequest], completions: Sequence[Completion]
     ) -> list[tuple[TokenScore, ...]]:
         """Score the tokens of the rows that ask for it; of an echoed prompt, all but the first."""
         scores: list[tuple[TokenScore, ...]] = [() for _ in batch]
         texts = {}
         for place, (row, completion) in enumerate(zip(batch, completions, strict=True)):
-            request = row.request
-            if request.top is not None:
-                known = 1 if request.echo else len(row.ids)
+            if row.top is not None:
+                known = 1 if row.echo else len(row.ids)
                 tokens = (*row.ids[known:], *completion.tokens)
-                member = request.weights.member
-                texts[place] = ScoredText(member, row.ids[:known], tokens, request.top)
-                if request.echo:
+                texts[place] = ScoredText(row.weights.member, row.ids[:known], tokens, row.top)
+                if row.echo:
                     scores[place] = (TokenScore(self._token_text(row.ids[0]), None),)
         if texts and self._tokenized is not None:
             vocabulary = int(self._tokenized.pretrained.model.get_input_embeddings().num_embeddings)
@@ -173,12 +160,11 @@ class RowGenerator:
             self._token_texts[token] = str(tokenizer.decode([token])) if is_known else ""
         return self._token_texts[token]
 
-    def _echoed(self, row: EncodedRow) -> str:
-        example: Example = row.request.example
-        if not row.request.echo or self._tokenized is None:
+    def _echoed(self, row: RowRequest) -> str:
+        if not row.echo or self._tokenized is None:
             return ""
-        if not example.token_ids:
-            return example.prompt
+        if not row.example.token_ids:
+            return row.example.prompt
         return str(self._tokenized.pretrained.tokenizer.decode(list(row.ids)))
 
 

@@ -131,11 +131,13 @@ class RowRequest:
     """One completion to generate.
 
     Attributes:
-        decoding: how; `max_new_tokens` counts where the client asks for no number.
-        max_new_tokens: what the client asked for; None: as many as there is room for.
+        decoding: how; `max_new_tokens` is the row's own once its prompt is encoded.
+        max_new_tokens: what the client asked for; None: as many as there is room for, but not more
+            than those of `decoding`.
         top: how many of the most likely tokens to report; None: no log-probabilities at all.
         echo: whether the tokens of the prompt are scored as well.
         after: the turn that the example's prompt answers, whose tokens are read as they are.
+        ids: tokens of an encoded prompt; none where the engine has no tokenizer.
     """
 
     weights: SelectedWeights
@@ -145,6 +147,7 @@ class RowRequest:
     top: int | None = None
     echo: bool = False
     after: LoggedTurn | None = None
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -181,11 +181,11 @@ class ServedEngine:
         """Apply the update to the masters, and send what it changed."""
         self.weights.apply(update)
         self.weights.check_finite(update)
-        self._sync(update)
+        self.refresh()
 
     def refresh(self) -> None:
-        """Serve the masters as they are, after a snapshot was loaded."""
-        self._sync(None)
+        """Note that the masters have changed: the center is written before it is served."""
+        self._written = None
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
@@ -224,10 +224,6 @@ class ServedEngine:
             self._written = None
             self._write_weights(member)
             self._written = (member,)
-
-    def _sync(self, update: Update | MeanUpdate | None) -> None:
-        """Note that the masters have changed, by an update or (None) in another way."""
-        self._written = None
 
     def _served_at_once(self) -> int | None:
         """Return how many members the inference engine serves at once; None: any number."""

@@ -224,7 +224,7 @@ class RemoteFleet(Fleet):
             for place, slot, result in results:
                 done[place] = slot, microbatches[place].generated(result, graders)
                 slot.failures = 0
-            for slot in self.pool.late_slots():
+            for slot in self.pool.slots(WorkerState.LATE):
                 self._updates_when_late.setdefault(slot, len(self._entries))
             generated_s = time.perf_counter() - started
             deviating = self._replace_deviating()

@@ -54,6 +54,10 @@ class WorkerState(Enum):
     GIVEN_UP = "given up"
 
 
+NEWCOMERS = (WorkerState.LOADED, WorkerState.BEHIND)
+"""They lack updates of the fleet."""
+
+
 @dataclass(eq=False)
 class WorkerSlot:
     """One place in a worker pool: its engine may be replaced, the place stays.
@@ -112,25 +116,21 @@ class WorkerPool:
         What loading an engine raises is raised here.
         """
         digests: dict[WorkerSlot, str] = {}
-        while self._in(WorkerState.LOADING):
+        while self.slots(WorkerState.LOADING):
             for slot, _, outcome in self._outcomes():
                 digests[slot] = _value(outcome)
         self._starting = False
-        for slot in self._in(WorkerState.LOADED):
+        for slot in self.slots(WorkerState.LOADED):
             slot.state = WorkerState.READY
         return {slot: digests[slot] for slot in self.ready_slots()}
 
     def ready_slots(self) -> list[WorkerSlot]:
         """Return the engines that have the weights of the fleet."""
-        return self._in(WorkerState.READY)
+        return self.slots(WorkerState.READY)
 
-    def late_slots(self) -> list[WorkerSlot]:
-        """Return the engines at a job whose result is no longer awaited."""
-        return self._in(WorkerState.LATE)
-
-    def newcomers(self) -> list[WorkerSlot]:
-        """Return the engines that have loaded or are behind: they lack updates of the fleet."""
-        return self._in(WorkerState.LOADED, WorkerState.BEHIND)
+    def slots(self, *states: WorkerState) -> list[WorkerSlot]:
+        """Return the engines in one of these states."""
+        return [slot for slot in self._slots if slot.state in states]
 
     def await_newcomers(self) -> list[WorkerSlot]:
         """Return the newcomers; with no engine ready, wait for all that will become newcomers.
@@ -138,15 +138,15 @@ class WorkerPool:
         A single engine should not decide alone what the weights are.
         """
         while not self.ready_slots():
-            coming = self._in(WorkerState.LOADING, WorkerState.LATE)
-            if self.newcomers() and all(slot.remote.waits_for_resources for slot in coming):
+            coming = self.slots(WorkerState.LOADING, WorkerState.LATE)
+            if self.slots(*NEWCOMERS) and all(slot.remote.waits_for_resources for slot in coming):
                 break
             self._outcomes()
-        return self.newcomers()
+        return self.slots(*NEWCOMERS)
 
     def resync(self, job_of: Callable[[WorkerSlot], EngineJob]) -> None:
         """Send every newcomer the job that gives it the weights of the fleet; make it ready."""
-        jobs = {slot: job_of(slot) for slot in self.newcomers()}
+        jobs = {slot: job_of(slot) for slot in self.slots(*NEWCOMERS)}
         for slot, job in jobs.items():
             self._send(slot, job)
         while any(slot.job is job for slot, job in jobs.items()):
@@ -222,9 +222,6 @@ class WorkerPool:
         for slot in self._slots:
             slot.remote.stop()
 
-    def _in(self, *states: WorkerState) -> list[WorkerSlot]:
-        return [slot for slot in self._slots if slot.state in states]
-
     def _send(self, slot: WorkerSlot, job: EngineJob) -> None:
         slot.job, slot.since = job, self.clock()
         slot.remote.send(job)
@@ -286,7 +283,7 @@ class WorkerPool:
         if self._starting:
             blocked = bool(waiting)
         else:
-            usable = self.ready_slots() or self.newcomers()
+            usable = self.ready_slots() or self.slots(*NEWCOMERS)
             blocked = len(waiting) == len(busy) and not usable
         if not blocked:
             self._blocked_since = None
@@ -312,7 +309,7 @@ class WorkerPool:
             return
         log.warning("fleet: lost %s; after %d times it is given up", self._last_loss, MAX_LOSSES)
         slot.state = WorkerState.GIVEN_UP
-        if len(self._in(WorkerState.GIVEN_UP)) == len(self._slots):
+        if len(self.slots(WorkerState.GIVEN_UP)) == len(self._slots):
             raise self._all_given_up()
 
     def _all_given_up(self) -> GermlineError:

@@ -25,9 +25,7 @@ from germline.types import (
     Decoding,
     EngineLost,
     GermlineError,
-    MeanUpdate,
     Perturbation,
-    Update,
 )
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
@@ -90,8 +88,9 @@ class VllmEngine(ServedEngine):
         scores = iter(self.llm.score(requests, [len(prompt) for prompt in prompts] * len(members)))
         return [[next(scores) for _ in prompts] for _ in members]
 
-    def _sync(self, update: Update | MeanUpdate | None) -> None:
-        super()._sync(update)
+    def refresh(self) -> None:
+        """Forget the adapters, which are of other masters."""
+        super().refresh()
         self.llm.call("clear")
         self._names.clear()
 

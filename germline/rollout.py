@@ -17,7 +17,6 @@ from germline.config import Config, MicrobatchSettings
 from germline.episodes import play_episodes
 from germline.protocols import Engine, GraderProtocol
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -29,30 +28,6 @@ from germline.types import (
 
 
 @dataclass(frozen=True)
-class GeneratedMicrobatch:
-    """One microbatch after generation: its position, and completions whose grades may be pending.
-
-    Where the task has episodes, these have ended and are graded: `[members][examples]`.
-    """
-
-    first_member: int
-    first_example: int
-    completions: Sequence[Sequence[Completion]] = ()
-    grades: Future[list[Grade]] | None = None
-    episodes: Sequence[Sequence[Rollout]] = ()
-
-    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
-        """Wait for the grades, and yield (column in the table of rewards, rollout)."""
-        for member, row in enumerate(self.episodes, start=self.first_member):
-            for place, rollout in enumerate(row, start=self.first_example):
-                yield place, replace(rollout, member=member)
-        grades = iter(self.grades.result() if self.grades else ())
-        for member, texts in enumerate(self.completions, start=self.first_member):
-            for place, completion in enumerate(texts, start=self.first_example):
-                yield place, Rollout(member, examples[place].index, completion, next(grades))
-
-
-@dataclass(frozen=True)
 class Microbatch:
     """One microbatch before generation: its position, members and examples."""
 
@@ -61,7 +36,12 @@ class Microbatch:
     members: Sequence[Perturbation | None]
     examples: Sequence[Example]
 
-    def generated(self, result: Any, graders: GraderProtocol) -> GeneratedMicrobatch:
+    @property
+    def place(self) -> tuple[int, int]:
+        """First member and first example."""
+        return self.first_member, self.first_example
+
+    def generated(self, result: Any, graders: GraderProtocol) -> "GeneratedMicrobatch":
         """Return the microbatch with completions, which are sent to the graders, or episodes."""
         found = [len(row) for row in result]
         if found != [len(self.examples)] * len(self.members):
@@ -69,12 +49,37 @@ class Microbatch:
                 f"engine: {len(self.members)} members x {len(self.examples)} examples were asked "
                 f"for, and {len(found)} members x {found[:1]} examples came back"
             )
-        place = self.first_member, self.first_example
         if graders.max_turns is not None:
-            return GeneratedMicrobatch(*place, episodes=result)
+            return GeneratedMicrobatch(self, result)
         texts = [completion.text for row in result for completion in row]
         grades = graders.submit(texts, [*self.examples] * len(result))
-        return GeneratedMicrobatch(*place, result, grades)
+        return GeneratedMicrobatch(self, result, grades)
+
+
+@dataclass(frozen=True)
+class GeneratedMicrobatch:
+    """One microbatch after generation.
+
+    Attributes:
+        result: `[members][examples]`, completions; of episodes, rollouts without `grades`.
+        grades: of the completions; they may be pending.
+    """
+
+    microbatch: Microbatch
+    result: Sequence[Sequence[Any]]
+    grades: Future[list[Grade]] | None = None
+
+    def rollouts(self) -> Iterator[tuple[int, Rollout]]:
+        """Wait for the grades, and yield (column in the table of rewards, rollout)."""
+        part, grades = self.microbatch, iter(self.grades.result() if self.grades else ())
+        for member, row in enumerate(self.result, start=part.first_member):
+            for place, (example, made) in enumerate(zip(part.examples, row, strict=True)):
+                yield (
+                    part.first_example + place,
+                    Rollout(member, example.index, made, next(grades))
+                    if self.grades
+                    else replace(made, member=member),
+                )
 
 
 def evaluate_members(
@@ -99,7 +104,7 @@ def evaluate_members(
         for part in cut_microbatches(members, examples, microbatch)
     ]
     generated_s = time.perf_counter() - started
-    return gather_rewards(generated, len(members), examples, generated_s)
+    return gather_rewards(generated, (len(members), len(examples)), generated_s)
 
 
 def cut_microbatches(
@@ -109,7 +114,8 @@ def cut_microbatches(
     together = members_per_microbatch(size, len(examples))
     return [
         Microbatch(i, j, members[i : i + together], examples[j : j + size.examples])
-        for i, j in microbatch_starts(len(members), len(examples), size)
+        for i in range(0, len(members), together)
+        for j in range(0, len(examples), size.examples)
     ]
 
 
@@ -164,28 +170,16 @@ def members_per_microbatch(microbatch: MicrobatchSettings, examples: int) -> int
     return max(1, microbatch.rows // min(microbatch.examples, examples))
 
 
-def microbatch_starts(
-    members: int, examples: int, size: MicrobatchSettings
-) -> list[tuple[int, int]]:
-    """Return (first member, first example) of every microbatch."""
-    return [
-        (first_member, first_example)
-        for first_member in range(0, members, members_per_microbatch(size, examples))
-        for first_example in range(0, examples, size.examples)
-    ]
-
-
 def gather_rewards(
     generated: Sequence[GeneratedMicrobatch],
-    members: int,
-    examples: Sequence[Example],
+    shape: tuple[int, int],
     decode_seconds: float,
 ) -> Evaluation:
-    """Put microbatches, in any order, into one table of rewards."""
-    rewards = np.full((members, len(examples)), np.nan)
+    """Put microbatches, in any order, into one table of rewards, members x examples."""
+    rewards = np.full(shape, np.nan)
     rollouts = []
-    for part in sorted(generated, key=lambda part: (part.first_member, part.first_example)):
-        for column, rollout in part.rollouts(examples):
+    for part in sorted(generated, key=lambda part: part.microbatch.place):
+        for column, rollout in part.rollouts():
             rewards[rollout.member, column] = rollout.grade.reward
             rollouts.append(rollout)
     rollouts.sort(key=lambda rollout: rollout.member)

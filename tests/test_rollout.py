@@ -10,10 +10,10 @@ from germline.config import MicrobatchSettings
 from germline.rollout import (
     GeneratedMicrobatch,
     Microbatch,
+    cut_microbatches,
     evaluate_members,
     gather_rewards,
     members_per_microbatch,
-    microbatch_starts,
 )
 from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
@@ -54,9 +54,9 @@ def test_cells_cover_every_pair_of_member_and_example_once(members, examples, si
     cell = MicrobatchSettings(members=size[0], examples=size[1])
     covered = [
         (i, j)
-        for first_member, first_example in microbatch_starts(members, examples, cell)
-        for i in range(first_member, min(first_member + size[0], members))
-        for j in range(first_example, min(first_example + cell.examples, examples))
+        for part in cut_microbatches([None] * members, EXAMPLES[:1] * examples, cell)
+        for i, _ in enumerate(part.members, start=part.first_member)
+        for j, _ in enumerate(part.examples, start=part.first_example)
     ]
     assert sorted(covered) == [(i, j) for i in range(members) for j in range(examples)]
 
@@ -110,7 +110,9 @@ def graded(first_member, first_example, rewards):
         ]
         for i, row in enumerate(rewards)
     ]
-    return GeneratedMicrobatch(first_member, first_example, texts, grades)
+    part = EXAMPLES[first_example : first_example + len(rewards[0])]
+    microbatch = Microbatch(first_member, first_example, [None] * len(rewards), part)
+    return GeneratedMicrobatch(microbatch, texts, grades)
 
 
 QUARTERS = [
@@ -123,7 +125,7 @@ QUARTERS = [
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
 def test_cells_are_gathered_in_whatever_order_they_finish(order):
-    evaluation = gather_rewards([QUARTERS[place] for place in order], 3, EXAMPLES[:3], 0.5)
+    evaluation = gather_rewards([QUARTERS[place] for place in order], (3, 3), 0.5)
     np.testing.assert_array_equal(
         evaluation.rewards, [[0, 1, 2], [10, 11, 12], [20, 21, 22]], strict=False
     )
@@ -134,8 +136,8 @@ def test_cells_are_gathered_in_whatever_order_they_finish(order):
 
 
 def test_what_never_came_and_what_has_no_reward_is_missing_and_not_zero():
-    evaluation = gather_rewards(QUARTERS[:3], 3, EXAMPLES[:3], 0.5)
+    evaluation = gather_rewards(QUARTERS[:3], (3, 3), 0.5)
     assert math.isnan(evaluation.rewards[2, 2])
     assert np.isnan(evaluation.rewards).sum() == 1
-    lost = gather_rewards([graded(0, 0, [[1.0, math.nan]])], 1, EXAMPLES[:2], 0.5)
+    lost = gather_rewards([graded(0, 0, [[1.0, math.nan]])], (1, 2), 0.5)
     assert np.isnan(lost.rewards).tolist() == [[False, True]]

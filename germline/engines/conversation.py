@@ -13,6 +13,7 @@ from torch import Tensor
 
 from germline.engines.decode import SMALLEST_BATCH, DecodeBatch, TokenDecoder, rows_needed_first
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
+from germline.engines.rows_in_progress import RowsInProgress
 from germline.engines.sampling import draw_sampling_noise
 from germline.protocols import Conversations, Reply
 from germline.types import Completion, Decoding, Example
@@ -96,7 +97,8 @@ class ConversationBatch:
         logits, turn = batch.prefill(), 0
         while True:
             start = batch.filled
-            texts = self.decoder.no_texts(decoding, self.members * self._slots)
+            rows = self.members * self._slots
+            texts = RowsInProgress(self.decoder.detokenize, decoding, rows)
             texts.ignore(sorted(texts.unfinished - live))
             self.decoder.write(batch, logits, texts, decoding, keeps_rows=True)
             written = {

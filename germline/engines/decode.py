@@ -318,15 +318,11 @@ class TokenDecoder:
         is_repeated = examples > len(prompts.lengths)
         noise = sampling_noise[example_of].repeat(members, 1)
         batch = DecodeBatch.of(self.model, prompts, rows, noise)
-        texts = self.no_texts(decoding, members * slots)
+        texts = RowsInProgress(self.detokenize, decoding, members * slots)
         texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
         logits = batch.prefill_distinct() if is_repeated else batch.prefill()
         self.write(batch, logits, texts, decoding)
         return texts.completions(members, [prompts.lengths[prompt] for prompt in prompt_of])
-
-    def no_texts(self, decoding: Decoding, rows: int) -> RowsInProgress:
-        """Return the texts of rows before their first token."""
-        return RowsInProgress(self.detokenize, decoding, rows)
 
     def write(
         self,

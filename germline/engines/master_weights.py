@@ -222,24 +222,26 @@ class Masters:
         """
         assert self.space is not None
         if isinstance(update, MeanUpdate):
-            self._add_mean_update(update)
+            assert update.offsets is not None  # a strategy recalls those that a journal leaves out
+            for info in self.searched:
+                master = self.tensors[info.name]
+                master.add_(self._by_coordinates(update.offsets, info).to(master.device))
             return
         if update.skipped:
             return
         for info in self.searched:
-            master = self.tensors[info.name]
-            self.optimizer.step(
-                info.name,
-                master,
-                self.space.gradient(update, info, master.device),
-                update.learning_rate,
-                update.generation,
-                self.units[info.name],
-            )
+            gradient = self.space.gradient(update, info, self.tensors[info.name].device)
+            self.step(info, gradient, update.learning_rate, update.generation)
             if update.sigma_update:
                 self._scales.apply(update, update.sigma_update, self.space, info)
         if update.sigma_update:
             self._rescale()
+
+    def step(self, info: TensorInfo, gradient: Tensor, learning_rate: float, index: int) -> None:
+        """Take the step of this index of the optimizer in one tensor."""
+        master, unit = self.tensors[info.name], self.units[info.name]
+        gradient = gradient.to(master.device)
+        self.optimizer.step(info.name, master, gradient, learning_rate, index, unit)
 
     def _rescale(self) -> None:
         for name, unit in self._starting_units.items():
@@ -248,12 +250,6 @@ class Masters:
     def scales(self) -> Mapping[str, float]:
         """Return the scale of each searched tensor's sigma; see `spaces/sigma_units.py`."""
         return {info.name: self._scales.of(info.name) for info in self.searched}
-
-    def _add_mean_update(self, update: MeanUpdate) -> None:
-        assert update.offsets is not None  # a strategy recalls those that a journal leaves out
-        for info in self.searched:
-            master = self.tensors[info.name]
-            master.add_(self._by_coordinates(update.offsets, info).to(master.device))
 
     def check_finite(self, update: Update | MeanUpdate) -> None:
         """Check that an update left all weights within the range of fp32."""

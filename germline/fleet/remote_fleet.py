@@ -95,10 +95,8 @@ class Quorum:
         groups = {
             member // self._group
             for microbatch in self._microbatches
-            if (microbatch.first_member, microbatch.first_example) not in done
-            for member in range(
-                microbatch.first_member, microbatch.first_member + len(microbatch.members)
-            )
+            if microbatch.place not in done
+            for member, _ in enumerate(microbatch.members, start=microbatch.first_member)
         }
         return {member for member in range(self._members) if member // self._group in groups}
 
@@ -201,10 +199,8 @@ class RemoteFleet(Fleet):
         self._agree()
         started = time.perf_counter()
         generated_s = 0.0
-        microbatches = {
-            (part.first_member, part.first_example): part
-            for part in cut_microbatches(members, examples, microbatch)
-        }
+        parts = cut_microbatches(members, examples, microbatch)
+        microbatches = {part.place: part for part in parts}
         # Engines play episodes themselves, with graders of their own.
         pickled = b"" if graders.max_turns is None else pickle.dumps(graders)
         jobs = {
@@ -213,7 +209,7 @@ class RemoteFleet(Fleet):
         # Large ones first: the engines then finish at about the same time.
         order = sorted(jobs, key=lambda place: -_characters(jobs[place]))
         share = self.quorum if paired else 1.0
-        quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
+        quorum = Quorum(parts, len(members), share, paired or 1, self.pool.clock)
         done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
         deviations = 0
         while (open_places := [p for p in order if p not in done]) and not quorum.is_closed(done):
@@ -238,7 +234,7 @@ class RemoteFleet(Fleet):
             for place in [place for place, (slot, _) in done.items() if slot in deviating]:
                 del done[place]
         generated = [one for _, one in done.values()]
-        evaluation = gather_rewards(generated, len(members), examples, generated_s)
+        evaluation = gather_rewards(generated, (len(members), len(examples)), generated_s)
         return quorum.without_missing(evaluation, done)
 
     def _forget_offsets(self, generation: int) -> None:

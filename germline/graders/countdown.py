@@ -52,7 +52,8 @@ def grade_countdown(text: str, example: Example) -> Mapping[str, float]:
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
     target = _target(cast(str, example.facts["target"]))
     answer = last_answer(text)
-    right = answer is not None and reaches_target(answer, numbers, target)
+    value = None if answer is None else value_of(answer, numbers)
+    right = value is not None and abs(value - target) < PRECISION
     return {"format": format_value("<think>" + text), "answer": float(right)}
 
 
@@ -85,12 +86,6 @@ def answer_value(text: str, example: Example) -> str | None:
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
     value = None if expression is None else value_of(expression, numbers)
     return None if value is None else str(value)
-
-
-def reaches_target(expression: str, numbers: tuple[int, ...], target: Fraction) -> bool:
-    """Tell whether an expression uses every number exactly once and reaches the target."""
-    value = value_of(expression, numbers)
-    return value is not None and abs(value - target) < PRECISION
 
 
 def value_of(expression: str, numbers: tuple[int, ...]) -> Fraction | None:

@@ -278,7 +278,7 @@ class InProcessPool(GraderPool):
         timeout_s: float,
         max_turns: int | None = None,
     ) -> None:
-        super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s, max_turns=max_turns)
+        super().__init__(grader, rubric, floor, 0, timeout_s, max_turns=max_turns)
         self._grader = grader
 
     def submit(

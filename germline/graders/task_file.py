@@ -66,18 +66,12 @@ class FileRubric(FunctionRubric):
     file: TaskFile
 
     @classmethod
-    def of(
-        cls, file: TaskFile, floor: float | Mapping[str, float], *, is_only_reward: bool = True
-    ) -> "FileRubric":
+    def of(cls, file: TaskFile, floor: float | Mapping[str, float]) -> "FileRubric":
         """Return the grader of a file whose functions have this floor, or these by name."""
         given = reward_functions(file)
-        return cls(
-            {name: function for name, (function, _) in given.items()},
-            {name: weight for name, (_, weight) in given.items()},
-            floors_by_name(floor, tuple(given), f"{file.path}: settings['floor']"),
-            file,
-            is_only_reward=is_only_reward,
-        )
+        floors = floors_by_name(floor, tuple(given), f"{file.path}: settings['floor']")
+        functions = {name: function for name, (function, _) in given.items()}
+        return cls(functions, {name: weight for name, (_, weight) in given.items()}, floors, file)
 
     @property
     def described(self) -> str:

@@ -153,15 +153,7 @@ def step_theta(
     """Apply a step of the optimizer along gradients, and serve the result."""
     weights = engine.weights
     for info in weights.searched:
-        master = weights.tensors[info.name]
-        weights.optimizer.step(
-            info.name,
-            master,
-            gradients[info.name].to(master.device),
-            update.learning_rate,
-            step_index,
-            weights.units[info.name],
-        )
+        weights.step(info, gradients[info.name], update.learning_rate, step_index)
     weights.check_finite(update)
     engine.refresh()
 

@@ -179,7 +179,7 @@ class RandOptMethod(Method):
             for one, rollouts in zip(self.kept, by_member, strict=True)
         )
         won = tuple(
-            replace(self._vote(ballots, example), member=0)
+            replace(majority_rollout(ballots, answer_function(self.task), example), member=0)
             for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
         )
         rewards = np.array([[rollout.grade.reward for rollout in won]])
@@ -221,12 +221,6 @@ class RandOptMethod(Method):
         parts = [rollout.grade.parts.get(self.task.metric) for rollout in rollouts]
         return mean_and_error([part for part in parts if part is not None])[0]
 
-    def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
-        """Return the elected rollout among those whose reward is known, or among all if none is."""
-        assert self.task is not None
-        graded = [ballot for ballot in ballots if not math.isnan(ballot.grade.reward)]
-        return majority_rollout(graded or ballots, answer_function(self.task), example)
-
 
 def _middle(sigmas: Sequence[float]) -> float:
     """Return the sigma that all members share, or the geometric mean of theirs."""
@@ -237,7 +231,7 @@ Answer = Callable[[str, Example], str | None]
 """(completion text, example) -> the answer that is voted on; None abstains."""
 
 
-def answer_function(task: Task) -> Answer:
+def answer_function(task: Task | None) -> Answer:
     """Return the function that extracts the answer from a completion of a task."""
     return (
         task.answer_of
@@ -249,8 +243,10 @@ def answer_function(task: Task) -> Answer:
 def majority_rollout(rollouts: Sequence[Rollout], answer: Answer, example: Example) -> Rollout:
     """Return the rollout of the best member among those that gave the majority's answer.
 
-    The rollouts are those of the voting members, best member first.
+    The rollouts are those of the voting members, best member first; those whose reward is missing
+    have no vote, if any is known.
     """
+    rollouts = [one for one in rollouts if not math.isnan(one.grade.reward)] or rollouts
     votes = [answer(rollout.completion.text, example) for rollout in rollouts]
     # Counter keeps the order of first votes, and `most_common` is stable: best member first.
     ranked = Counter(vote for vote in votes if vote is not None).most_common(1)

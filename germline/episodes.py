@@ -7,11 +7,11 @@ reward. All members and examples step together, and all members meet the same en
 when the model's context is full.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from germline.example import Ended, Transcript, Turn, joined
+from germline.noise import hashed_number
 from germline.protocols import Engine, EpisodePlayer, GraderProtocol
 from germline.types import Completion, Decoding, Example, Grade, Perturbation, Rollout
 
@@ -162,11 +162,5 @@ def model_turns(example: Example, rollout: Rollout) -> list[tuple[Example, Compl
 
 
 def environment_seed(example: Example, decoding: Decoding) -> int:
-    """Return the seed of an example's environment, below 2^32: the same for all members.
-
-    A hash of run seed, generation, stream and example, so that neighboring runs and generations
-    share nothing.
-    """
-    where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
-    name = f"germline environment/{where}/{example.index}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:4], "little")
+    """Return the seed of an example's environment, below 2^32: the same for all members."""
+    return hashed_number(f"germline environment/{decoding.noise_name}/{example.index}", 32)

@@ -73,6 +73,11 @@ class Decoding:
     noise_generation: int = 0
     noise_stream: str = "train"
 
+    @property
+    def noise_name(self) -> str:
+        """The name of the run seed, generation and stream of the sampling noise."""
+        return f"{self.noise_seed}/{self.noise_generation}/{self.noise_stream}"
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:

@@ -271,6 +271,13 @@ def _key(domain: str, run_seed: int, name: str) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
 
+def hashed_number(name: str, bits: int) -> int:
+    """Return a seed below 2^bits for other generators: neighboring names share nothing."""
+    length = -(-bits // 8)
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:length], "little")
+    return number >> (8 * length - bits)
+
+
 def weights_key(run_seed: int, name: str) -> tuple[int, int]:
     """Return the Philox key of a tensor's weight noise, for other implementations."""
     return _key("weights", run_seed, name)

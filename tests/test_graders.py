@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from germline.graders import countdown
-from germline.graders.builtin_rewards import grade_exact, grade_length
+from germline.graders.builtin_rewards import exact, grade_length
 from germline.types import Example
 
 PUZZLE = Example(
@@ -47,7 +47,7 @@ def test_an_expression_is_read_up_to_a_number_of_symbols():
 def test_exact_match_ignores_surrounding_white_space_only():
     example = Example(0, "What is 3 + 5?", "8", True)
     for text, value in {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}.items():
-        assert grade_exact(text, example)["exact"] == value
+        assert exact(text, example) == value
 
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():

@@ -11,7 +11,6 @@ import germline
 from germline.config import load_config
 from germline.methods.method import SampleReducer
 from germline.record import RunDirectory
-from germline.rollout import repeat_examples
 from germline.run import build_run_parts
 from germline.types import Completion, Evaluation, Example, GermlineError, Grade, Rollout
 from tests.toy_runs import journal, run, settings, stopped_after
@@ -57,8 +56,6 @@ def evaluation(members: int = 2) -> Evaluation:
 )
 def test_the_samples_of_an_example_have_one_reward(fitness: Any, expected: Any) -> None:
     reducer = SampleReducer(3, fitness, LETTERS)
-    assert [one.sample for one in reducer.repeated(EXAMPLES)] == [0, 1, 2, 0, 1, 2]
-    assert [*reducer.repeated(EXAMPLES)] == repeat_examples(EXAMPLES, 3)
     np.testing.assert_allclose(reducer.reduced(evaluation(), EXAMPLES).rewards, expected)
 
 

@@ -52,7 +52,7 @@ def direct(source, responses=RESPONSES, prompts=PROMPTS):
         (response, Example(0, prompt, "", chat=True))
         for prompt, response in zip(prompts, responses, strict=True)
     ]
-    return [score.value for score in model.score_items(items)]
+    return [score.value for score in model.score(items)]
 
 
 def test_rewards_and_costs_are_those_of_the_models(sources):

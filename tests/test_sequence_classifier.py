@@ -11,7 +11,7 @@ import germline
 from germline.config import load_config
 from germline.config.scorers import Classifier, ClassifierSettings
 from germline.graders.fuzz_texts import HOSTILE
-from germline.scorers.sequence_classifier import ClassifierScorer, SequenceClassifier
+from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.types import Example, GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_classifiers import save_classifier, save_pku_model
@@ -40,7 +40,7 @@ def direct(folder, ids):
 
 
 def score(model, *texts):
-    return model.score([model.encode_pair((text, SUM)) for text in texts])
+    return model.score_ids([model.encode_pair((text, SUM)) for text in texts])
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "bert"])
@@ -75,7 +75,7 @@ def test_a_text_that_ends_with_the_padding_token_is_read_to_its_end(folder):
     model = classifier(folder)
     pad = AutoTokenizer.from_pretrained(folder).pad_token_id
     ids = [*model.encode_text("fox"), pad]
-    (found,) = model.score([ids])
+    (found,) = model.score_ids([ids])
     assert found.value == pytest.approx(direct(folder, ids)[0], abs=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_a_model_of_several_classes_needs_to_be_told_which(tmp_path):
     logits = torch.tensor(direct(tmp_path, classifier(tmp_path, label=0).encode_text("fox")))
     for label in (2, "LABEL_2"):
         model = classifier(tmp_path, label=label, output="probability")
-        (found,) = model.score([model.encode_text("fox")])
+        (found,) = model.score_ids([model.encode_text("fox")])
         assert found.value == pytest.approx(float(logits.softmax(-1)[2]), abs=1e-5)
 
 
@@ -150,7 +150,7 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_hostile_texts_are_scored(folder):
-    scorer = ClassifierScorer(Classifier(model=str(folder)), "good")
+    scorer = SequenceClassifier.from_config(Classifier(model=str(folder)), "good")
     assert not any(isnan(one.value) for one in scorer.score([(text, SUM) for text in HOSTILE]))
 
 

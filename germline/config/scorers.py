@@ -163,7 +163,7 @@ class ClassifierSettings(Section):
     """Dtype of the model; `auto` is the stored one on a GPU, else float32."""
 
 
-@register("scorer", "germline.scorers.sequence_classifier:ClassifierScorer")
+@register("scorer", "germline.scorers.sequence_classifier:SequenceClassifier")
 class Classifier(ClassifierSettings, ScorerBase):
     """A sequence classifier of Hugging Face, such as a reward model, in the training process."""
 

@@ -15,7 +15,6 @@ What is promised:
 - Greedy episodes have the tokens of the direct path, likewise up to rounding.
 """
 
-import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, T
 from germline.graders.pool import GraderPool
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import EpisodesGraded, Verdict
+from germline.noise import hashed_number
 from germline.protocols import Engine, Members
 from germline.types import Completion, Decoding, Example, GermlineError, Grade, Rollout
 
@@ -170,9 +170,8 @@ def episode_seeds(examples: Sequence[Example], decoding: Decoding) -> list[int]:
 
 
 def _seed(decoding: Decoding, example: str, occurrence: int) -> int:
-    where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
-    name = f"germline endpoint/{where}/{example}/{occurrence}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:5], "little") * RUNS
+    name = f"germline endpoint/{decoding.noise_name}/{example}/{occurrence}"
+    return hashed_number(name, 40) * RUNS
 
 
 def _rollout(

@@ -8,7 +8,6 @@ Tools are in the format of Hermes and Qwen models, as in germline's own environm
 message describes them, the model calls them in its text, and a user message has the results.
 """
 
-import hashlib
 import itertools
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from pydantic import (
 
 from germline.endpoint.http_app import RequestError
 from germline.environments.tools import schema_prompt, tool_call, tool_response, with_tools
+from germline.noise import hashed_number
 from germline.types import Decoding, Example
 
 Text = Annotated[str, Field(min_length=0)]
@@ -261,5 +261,4 @@ def _noise_index(seed: int, place: int, choice: int) -> int:
     A seed is part of the index and not of the decoding, so that rows of different seeds can be
     generated in one batch.
     """
-    name = f"germline serve/{seed}/{place}/{choice}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1
+    return hashed_number(f"germline serve/{seed}/{place}/{choice}", 63)

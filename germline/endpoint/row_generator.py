@@ -45,19 +45,13 @@ class RowGenerator:
         self._tokenized = engine if isinstance(engine, HasTokenizer) else None
         self._token_texts: dict[int, str] = {}
 
-    @property
-    def context(self) -> int | None:
-        """The longest text of the model; None: no limit is known."""
-        if self._tokenized is not None:
-            return self._tokenized.encoder.context_tokens
-        return getattr(self._weights.engine, "context_tokens", None)
-
     def encode(self, request: RowRequest) -> RowRequest:
         """Return a row with its tokens and longest completion, or refuse what does not fit."""
         self._check_supported(request)
         ids = self._ids(request)
         length = len(ids) if self._tokenized else len(request.example.prompt)
-        context, longest = self.context, request.max_new_tokens
+        context = self._tokenized.encoder.context_tokens if self._tokenized else None
+        longest = request.max_new_tokens
         if longest is None:
             longest = request.decoding.max_new_tokens
             longest = longest if context is None else max(1, min(longest, context - length))

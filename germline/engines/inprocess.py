@@ -201,10 +201,10 @@ class InProcessEngine:
             if serving is not None and master.data_ptr() != serving.data_ptr():
                 serving.copy_(master)
 
-    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def save_model(self, folder: Path) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
         merged = self.weights.merged_tensors()
-        save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, merged, folder, self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""

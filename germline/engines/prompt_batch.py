@@ -8,7 +8,7 @@ thinking of earlier turns).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -155,11 +155,14 @@ class PromptEncoder:
         self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
         self.context_tokens = context_limit(pretrained.model.config)
         self._encoded: dict[tuple[object, ...], list[int]] = {}
+        tokenizer = pretrained.tokenizer
         # Members often get the same answer; there are too many different ones to keep them all.
-        self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
+        self._answer = lru_cache(PROMPTS_KEPT)(
+            partial(encode_answer, tokenizer, date=pretrained.date)
+        )
         self.end_ids = frozenset(end_ids(pretrained))
-        self.special_ids = control_ids(pretrained.tokenizer, self.end_ids)
-        padding = pretrained.tokenizer.pad_token_id
+        self.special_ids = control_ids(tokenizer, self.end_ids)
+        padding = tokenizer.pad_token_id
         # A padding token may have been added to the tokenizer alone.
         is_known = padding is not None and padding < self._model_tokens
         self.padding_id = int(padding) if is_known else 0
@@ -182,13 +185,13 @@ class PromptEncoder:
     def _encode_turns(self, example: Example) -> list[int]:
         """Tokenize a conversation as it was held: turns of the model are the tokens it wrote."""
         ids = list(self.encode(replace(example, turns=())))
-        end = None
+        end = ""
         for turn in example.turns:
             if turn.role == "user":
-                ids += self._answer(turn.content, example.chat, end)
+                ids += self._answer(turn.content, chat=example.chat, after=end)
             else:
                 ids += turn.tokens
-                end = next((token for token in turn.tokens[-1:] if token in self.end_ids), None)
+                end = self._end_text(turn.tokens)
         return ids
 
     def _known(self, example: Example, ids: list[int]) -> list[int]:
@@ -203,13 +206,13 @@ class PromptEncoder:
 
     def encode_answer(self, example: Example, completion: Completion, message: str) -> list[int]:
         """Tokenize the message of an environment that answers a completion."""
-        end = completion.tokens[-1] if completion.finish == "eos" else None
-        return self._answer(message, example.chat, end)
+        after = self._end_text(completion.tokens)
+        return self._answer(message, chat=example.chat, after=after)
 
-    def _encode_answer(self, message: str, chat: bool, end: int | None) -> list[int]:  # noqa: FBT001 - positional for the cache
-        tokenizer, date = self._pretrained.tokenizer, self._pretrained.date
-        after = "" if end is None else str(tokenizer.decode([end]))
-        return encode_answer(tokenizer, message, chat=chat, after=after, date=date)
+    def _end_text(self, tokens: Sequence[int]) -> str:
+        """Return the text of the token that ended a turn; empty if a limit did."""
+        ends = [token for token in tokens[-1:] if token in self.end_ids]
+        return str(self._pretrained.tokenizer.decode(ends)) if ends else ""
 
     def check_length(self, prompt: int, new: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context."""

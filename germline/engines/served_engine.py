@@ -12,7 +12,6 @@ sampler of its own: sampled texts differ between engines. Greedy texts differ on
 are about equally likely.
 """
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -32,6 +31,7 @@ from germline.engines.pretrained import (
 )
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import Detokenizer, cut_completion
+from germline.noise import hashed_number
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces.base import BaseSpace
@@ -187,9 +187,9 @@ class ServedEngine:
         """Note that the masters have changed: the center is written before it is served."""
         self._written = None
 
-    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def save_model(self, folder: Path) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, self.weights.merged_tensors(), folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, self.weights.merged_tensors(), folder, self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
@@ -275,12 +275,8 @@ def example_sampling_seeds(
 ) -> tuple[int, ...]:
     """Return the sampling seed of each example in a turn: the same for all members.
 
-    A hash of run seed, generation, stream, example, sample and turn, so that neighboring runs and
-    generations share nothing; below 2^63, the range that inference engines accept.
+    It is below 2^63, the range that inference engines accept.
     """
-    where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
-    later = f"/turn {turn}" if turn else ""
+    where, later = decoding.noise_name, f"/turn {turn}" if turn else ""
     rows = (f"{one.index}/sample {one.sample}" if one.sample else one.index for one in examples)
-    names = (f"germline sampling/{where}/{row}{later}".encode() for row in rows)
-    digests = (hashlib.sha256(name).digest() for name in names)
-    return tuple(int.from_bytes(digest[:8], "little") >> 1 for digest in digests)
+    return tuple(hashed_number(f"germline sampling/{where}/{row}{later}", 63) for row in rows)

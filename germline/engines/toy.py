@@ -139,7 +139,7 @@ class ToyEngine:
     def refresh(self) -> None:
         """Do nothing: members are merged from the masters each time."""
 
-    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def save_model(self, folder: Path) -> None:
         """Refuse: there is no Hugging Face architecture for it."""
         raise GermlineError(
             "export: engine=toy has no Hugging Face format; train with engine=inprocess to export"

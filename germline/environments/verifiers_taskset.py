@@ -158,22 +158,16 @@ class VerifiersGrader:
         """Play a batch of episodes."""
         if not isinstance(asked, EpisodeBatch):
             raise InvalidGradeError("asks for the model's replies and grades no given ones")
-        parts = tuple(name for name in self.rubric.weights if name != TOTAL)
+        taskset = self.taskset
         return await_result(
-            play_batch(
-                self.taskset.env,
-                self.taskset.tasks,
-                self.taskset.endpoint_toolsets,
-                asked,
-                lambda episode: _parts_of(episode, parts, self.rubric),
-            )
+            play_batch(taskset.env, taskset.tasks, taskset.endpoint_toolsets, asked, self._parts_of)
         )
 
-
-def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapping[str, float]:
-    """Return the parts of the rubric of an episode, or raise whose fault a failure is."""
-    check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
-    return rubric.with_floors(rubric.by_part(reward_parts(episode.traces, parts)))
+    def _parts_of(self, episode: Any) -> Mapping[str, float]:
+        """Return the parts of the rubric of an episode, or raise whose fault a failure is."""
+        check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
+        parts = tuple(name for name in self.rubric.weights if name != TOTAL)
+        return self.rubric.with_floors(self.rubric.by_part(reward_parts(episode.traces, parts)))
 
 
 def check_ok(episode: Any, *, has_replied: bool) -> None:

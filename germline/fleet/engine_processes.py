@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from typing import IO
@@ -123,13 +122,8 @@ def main(descriptor: int) -> None:
         return engine.weights.digest()
 
     parent.send(run_and_catch(load))
-    while True:
-        message = inbox.get()  # the parent sends no job to an engine that failed to load
-        parent.send(run_and_catch(partial(_do, message, engine)))
-
-
-def _do(message: bytes, engine: Engine | None) -> object:
-    return pickle.loads(message)(engine)
+    while True:  # the parent sends no job to an engine that failed to load
+        parent.send(run_and_catch(lambda: pickle.loads(inbox.get())(engine)))
 
 
 def _listen(parent: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:

@@ -1,7 +1,7 @@
 """What every fleet does, and the smallest one: one engine in this process and its graders."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +88,12 @@ class Fleet(ABC):
         """
         for group in groups:
             self.counts["forward_tokens"] += len(group.members) * _length(group.completions)
-        return joined_scores(self._results(scoring_jobs(groups, self.microbatch)))
+        jobs = scoring_jobs(groups, self.microbatch)
+        results, rows = self._results(jobs), defaultdict[int, list[Sequence[float]]](list)
+        for place in jobs:
+            for member, row in enumerate(results[place], start=place[0]):
+                rows[member] += row
+        return [*rows.values()]
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return one engine's answer to a read-only question: all have the same weights."""
@@ -218,17 +223,6 @@ def scoring_jobs(
 def without_answer(example: Example) -> Example:
     """Leave out what only graders need."""
     return replace(example, answer="", facts={})
-
-
-def joined_scores(
-    scored: Mapping[Place, list[list[Sequence[float]]]],
-) -> list[list[Sequence[float]]]:
-    """Join the answers of all queries: `[members][completions][tokens]`."""
-    rows: dict[int, list[Sequence[float]]] = {}
-    for first_member, first_completion in sorted(scored):
-        for member, row in enumerate(scored[first_member, first_completion], first_member):
-            rows.setdefault(member, []).extend(row)
-    return [rows[member] for member in sorted(rows)]
 
 
 def _length(completions: Iterable[Completion]) -> int:

@@ -118,11 +118,6 @@ def exact(text: str, example: Example) -> float:
     return float(normalize("NFC", text.strip()) == normalize("NFC", example.answer))
 
 
-def grade_exact(text: str, example: Example) -> Mapping[str, float]:
-    """Return `exact` as the only part of a rubric."""
-    return {"exact": exact(text, example)}
-
-
 def contains(text: str, example: Example) -> float:
     """1 when the gold answer is in the completion as whole words, else 0.
 

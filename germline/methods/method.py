@@ -111,10 +111,6 @@ class SampleReducer:
     fitness: SampleFitness = "mean"
     task: Any = None
 
-    def repeated(self, examples: Sequence[Example]) -> Sequence[Example]:
-        """Return the examples, each as often as it is sampled."""
-        return repeat_examples(examples, self.samples)
-
     def reduced(self, evaluation: Evaluation, examples: Sequence[Example]) -> Evaluation:
         """Return the evaluation of repeated examples with a reward for each example."""
         if self.samples == 1:
@@ -240,7 +236,7 @@ class Method:
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Let every member generate for the batch."""
-        repeated = self.reducer.repeated(batch)
+        repeated = repeat_examples(batch, self.reducer.samples)
         evaluation = fleet.evaluate(population, repeated, decoding)
         graded = self._graded(fleet, population.members, repeated, evaluation)
         return self.reducer.reduced(graded, batch)
@@ -299,7 +295,7 @@ class Method:
         self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate the center by the rewards of a member: `rewards[1, examples]`."""
-        repeated = self.reducer.repeated(batch)
+        repeated = repeat_examples(batch, self.reducer.samples)
         evaluation = self.evaluate_center_with_terms(fleet, repeated, decoding)
         return self.reducer.reduced(evaluation, batch)
 

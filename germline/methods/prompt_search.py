@@ -22,9 +22,11 @@ while options differ much. Utilities must have mean 0; members with missing rewa
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -243,12 +245,7 @@ def _recorded_probabilities(update: Update | MeanUpdate) -> Probabilities:
 
 def _option_at(probabilities: Sequence[float], uniform: float) -> int:
     """Return the option whose part of the unit interval contains a uniform random number."""
-    end = 0.0
-    for option, probability in enumerate(probabilities):
-        end += probability
-        if uniform < end:
-            return option
-    return len(probabilities) - 1
+    return min(bisect(list(accumulate(probabilities)), uniform), len(probabilities) - 1)
 
 
 def _bounded_below(probabilities: Sequence[float], minimum: float) -> tuple[float, ...]:

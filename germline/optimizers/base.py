@@ -141,26 +141,19 @@ class WeightDecay(AscentOptimizer):
         """Move `master` towards its anchor, then uphill; see `AscentOptimizer.step`."""
         check_step_tensors(name, master, gradient)
         share = round_to_fp32(-learning_rate * self._weight_decay)
-        if self._to_start:
-            self._draw_to_start(name, master, share)
-        else:
-            for (theta,) in flat_chunks(master):
-                change, _ = self._scratch.like(theta)
-                torch.mul(theta, share, out=change)
-                torch.add(theta, change, out=theta)
+        anchors = [self._anchors[name]] if self._to_start else []
+        for theta, *narrow in flat_chunks(master, *anchors):
+            change, anchor = self._scratch.like(theta)
+            if narrow:
+                anchor.copy_(narrow[0])  # exact: `_copy` narrows only if no bit is lost
+                torch.sub(theta, anchor, out=change)
+            torch.mul(change if narrow else theta, share, out=change)
+            torch.add(theta, change, out=theta)
         self._inner.step(name, master, gradient, learning_rate, step_index, unit)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the state of the other optimizer."""
         self._inner.load_state_dict(state)
-
-    def _draw_to_start(self, name: str, master: torch.Tensor, share: float) -> None:
-        for theta, narrow in flat_chunks(master, self._anchors[name]):
-            change, anchor = self._scratch.like(theta)
-            anchor.copy_(narrow)  # exact: `_copy` narrows only if no bit is lost
-            torch.sub(theta, anchor, out=change)
-            torch.mul(change, share, out=change)
-            torch.add(theta, change, out=theta)
 
 
 def _copy(master: torch.Tensor) -> torch.Tensor:

@@ -58,8 +58,8 @@ PKU_HEAD = "ForScore"
 """In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
 
 
-class SequenceClassifier:
-    """A loaded classifier, which one thread at a time uses.
+class SequenceClassifier(Scorer):
+    """A loaded classifier, which one thread at a time uses; it sorts its batches by length.
 
     `source` is a folder or a Hugging Face id; `name_of` returns the name of a setting in errors.
     """
@@ -89,14 +89,20 @@ class SequenceClassifier:
         self._model = model.eval().requires_grad_(requires_grad=False).to(device)
         self._device = device
         self._template = settings.template
-        self._batch_size = settings.batch_size
+        self._rows = settings.batch_size
+        self.batch_size = BATCHES_AT_A_TIME * settings.batch_size
         self._is_probability = settings.output == "probability"
         self._column = _column(source, model.config, settings.label, name_of)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
         limits = (LONGEST_DEFAULT, self._tokenizer.model_max_length, context)
         self._max_tokens = settings.max_tokens or min(int(limit) for limit in limits if limit)
 
-    def score_items(self, items: Sequence[Item]) -> list[Score]:
+    @classmethod
+    def from_config(cls, config: Classifier, setting: str) -> "SequenceClassifier":
+        """Load the classifier of a scorer; `setting` is its section in errors."""
+        return cls(config.model, config, lambda name: f"{setting}.{name}")
+
+    def score(self, items: Sequence[Item]) -> list[Score]:
         """Return the score of every completion, in order."""
         encoded: dict[int, list[int]] = {}
         scores: dict[int, Score] = {}
@@ -105,7 +111,7 @@ class SequenceClassifier:
                 encoded[place] = self.encode_pair(item)
             except NotScoredError as error:
                 scores[place] = missing(str(error))
-        scores |= zip(encoded, self.score(list(encoded.values())), strict=True)
+        scores |= zip(encoded, self.score_ids(list(encoded.values())), strict=True)
         return [scores[place] for place in range(len(items))]
 
     def encode_pair(self, item: Item) -> list[int]:
@@ -145,7 +151,7 @@ class SequenceClassifier:
         # A model cannot read nothing; any token stands for an empty text.
         return [*whole, *end] or [self._tokenizer.eos_token_id or 0]
 
-    def score(self, texts: Sequence[Sequence[int]]) -> list[Score]:
+    def score_ids(self, texts: Sequence[Sequence[int]]) -> list[Score]:
         """Return the score of every text, given by its token ids, in order."""
         by_length: dict[int, list[int]] = {}
         for place, text in enumerate(texts):
@@ -153,8 +159,8 @@ class SequenceClassifier:
             by_length.setdefault(length, []).append(place)
         scores: dict[int, Score] = {}
         for length, places in sorted(by_length.items()):
-            for start in range(0, len(places), self._batch_size):
-                rows = places[start : start + self._batch_size]
+            for start in range(0, len(places), self._rows):
+                rows = places[start : start + self._rows]
                 values = self._forward([texts[place] for place in rows], length)
                 for place, value in zip(rows, values, strict=True):
                     scores[place] = (
@@ -171,7 +177,7 @@ class SequenceClassifier:
     @torch.inference_mode()
     def _forward(self, rows: Sequence[Sequence[int]], length: int) -> list[float]:
         """Run one batch of fixed shape; rows without a text are filled with its first text."""
-        filled = [*rows, *[rows[0]] * (self._batch_size - len(rows))]
+        filled = [*rows, *[rows[0]] * (self._rows - len(rows))]
         # A decoder finds the last token of a row as the last one that is not padding, by its id; so
         # padding is an id that no row ends with. The model ignores the padding itself.
         last, usual = {ids[-1] for ids in filled}, self._tokenizer.pad_token_id
@@ -191,18 +197,6 @@ class SequenceClassifier:
             logits = logits.softmax(-1) if logits.shape[-1] > 1 else logits.sigmoid()
         values: list[float] = logits[: len(rows), self._column].tolist()
         return values
-
-
-class ClassifierScorer(Scorer):
-    """Scores completions by a model that is loaded here."""
-
-    def __init__(self, config: Classifier, setting: str) -> None:
-        self.batch_size = BATCHES_AT_A_TIME * config.batch_size
-        self._model = SequenceClassifier(config.model, config, lambda name: f"{setting}.{name}")
-
-    def score(self, items: Sequence[Item]) -> list[Score]:
-        """Score completions in batches of similar length."""
-        return self._model.score_items(items)
 
 
 def padded_length(tokens: int, max_tokens: int) -> int:

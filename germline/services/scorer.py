@@ -27,7 +27,7 @@ from germline.endpoint.http_app import (
 )
 from germline.graders.batch_queue import BatchQueue
 from germline.scorers import Item, Score
-from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
+from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.types import Example
 
 Queues = Mapping[str, BatchQueue[Item, Score]]
@@ -52,12 +52,11 @@ def scorer_service(
         token: which requests must have.
     """
     check_address(host, token)
-    rows = BATCHES_AT_A_TIME * classifier.batch_size
     queues = {}
     with ExitStack() as opened:
         for role, source in sources.items():
             model = SequenceClassifier(source, classifier, partial(_option, role))
-            queue = BatchQueue[Item, Score]([model.score_items], rows, f"scorer-{role}")
+            queue = BatchQueue[Item, Score]([model.score], model.batch_size, f"scorer-{role}")
             queues[role] = opened.enter_context(closing(queue))
         app = _make_app(queues, sources, token)
         yield opened.enter_context(closing(UvicornService(app, host, port)))

@@ -68,12 +68,26 @@ class LowRank(BaseSpace):
         return self.rank * factor_sides(self.select(tensors))
 
     def factors(
-        self, members: Sequence[SeedPerturbation], tensor: TensorInfo
+        self,
+        of: SeedPerturbation | Update,
+        directions: Sequence[int],
+        tensor: TensorInfo,
+        device: torch.device | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw A `[members, rows, rank]`, 1/sqrt(rank) included; B `[members, columns, rank]`."""
-        first = members[0]
-        directions = [member.direction for member in members]
-        return self._draw(first.run_seed, first.generation, directions, tensor)
+        """Draw A `[directions, rows, rank]`, 1/sqrt(rank) included, and B, of the columns.
+
+        `of` has the run seed and the generation.
+        """
+        a, b = (
+            tensor_noise.normals(
+                NoiseStream(of.run_seed, of.generation, f"{tensor.name}/{side}"),
+                directions,
+                size * self.rank,
+                device=device,
+            ).view(len(directions), size, self.rank)
+            for side, size in zip("ab", tensor.shape, strict=True)
+        )
+        return a.mul_(1 / math.sqrt(self.rank)), b
 
     def sides(
         self,
@@ -106,7 +120,7 @@ class LowRank(BaseSpace):
         self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
     ) -> torch.Tensor:
         """Draw A B^T of a member's direction, fp32 of the tensor's shape."""
-        a, b = self.factors([member], tensor)
+        a, b = self.factors(member, [member.direction], tensor)
         return (a[0] @ b[0].T).to(device)
 
     def mean_squares(self, members: Sequence[SeedPerturbation], tensor: TensorInfo) -> list[float]:
@@ -115,7 +129,8 @@ class LowRank(BaseSpace):
         The product A B^T itself is never computed.
         """
         size = math.prod(tensor.shape)
-        a, b = (side.numpy() for side in self.factors(members, tensor))
+        directions = [member.direction for member in members]
+        a, b = (side.numpy() for side in self.factors(members[0], directions, tensor))
         pairs = [(p, q) for p in range(self.rank) for q in range(self.rank)]
         return [
             sum(
@@ -136,7 +151,7 @@ class LowRank(BaseSpace):
         thread count.
         """
         directions = range(len(update.coefficients))
-        a, b = self._draw(update.run_seed, update.generation, directions, tensor, device)
+        a, b = self.factors(update, directions, tensor, device)
         coefficients = torch.tensor(update.coefficients, dtype=torch.float32, device=a.device)
         a = a.mul_(coefficients[:, None, None])
         # The columns of all directions become rows, in the order in which they are added.
@@ -167,26 +182,6 @@ class LowRank(BaseSpace):
         if not shared.drawn:  # all members are the center
             out, into = info.out_in_features
             return torch.zeros(1, out, self.rank), torch.zeros(1, into, self.rank)
-        first, second = self.factors(shared.drawn, info)
+        directions = [member.direction for member in shared.drawn]
+        first, second = self.factors(shared.drawn[0], directions, info)
         return (second, first) if info.transposed else (first, second)
-
-    def _draw(
-        self,
-        run_seed: int,
-        generation: int,
-        directions: Sequence[int],
-        tensor: TensorInfo,
-        device: torch.device | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, columns = tensor.shape
-        sides = (("a", rows), ("b", columns))
-        a, b = (
-            tensor_noise.normals(
-                NoiseStream(run_seed, generation, f"{tensor.name}/{side}"),
-                directions,
-                size * self.rank,
-                device=device,
-            ).view(len(directions), size, self.rank)
-            for side, size in sides
-        )
-        return a.mul_(1 / math.sqrt(self.rank)), b

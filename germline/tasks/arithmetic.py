@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from germline.config import Arithmetic, Multiplication
-from germline.graders.builtin_rewards import grade_exact, normalized_number
+from germline.graders.builtin_rewards import make_rubric, normalized_number
 from germline.noise import epoch_permutation
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example
@@ -43,7 +43,7 @@ class CalculationTask(SplitTask):
         end: str = "",
     ) -> None:
         parts = {"exact": 1.0}, {"exact": 0.0}
-        super().__init__(config, grade_exact, *parts, max_new_tokens=max_new_tokens)
+        super().__init__(config, make_rubric(["exact"]), *parts, max_new_tokens=max_new_tokens)
         pairs = [(min(a, b), max(a, b)) for a, _, b in calculations]
         sides = seeded_split(calculations, pairs, config.split_seed, self.name)
 

@@ -178,8 +178,10 @@ class RandOptMethod(Method):
             replace(one, score=self._score(rollouts))
             for one, rollouts in zip(self.kept, by_member, strict=True)
         )
+        assert self.task is not None
+        answer = answer_function(self.task)
         won = tuple(
-            replace(majority_rollout(ballots, answer_function(self.task), example), member=0)
+            replace(majority_rollout(ballots, answer, example), member=0)
             for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
         )
         rewards = np.array([[rollout.grade.reward for rollout in won]])
@@ -231,7 +233,7 @@ Answer = Callable[[str, Example], str | None]
 """(completion text, example) -> the answer that is voted on; None abstains."""
 
 
-def answer_function(task: Task | None) -> Answer:
+def answer_function(task: Task) -> Answer:
     """Return the function that extracts the answer from a completion of a task."""
     return (
         task.answer_of

@@ -39,7 +39,12 @@ class HttpService:
     `name_of` returns the name of a field of the config in errors, as `task.scorers.helpful.url`.
     """
 
-    def __init__(self, config: HttpSettings, name_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: HttpSettings,
+        name_of: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
         self.concurrency = config.concurrency
         self._place = f"{name_of('url')}={config.url}"
@@ -52,6 +57,7 @@ class HttpService:
             headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
+        self._clock = clock
         self._is_closed = False
         self._answered_at = self._away_until = -math.inf
         self._failure = ""  # of the last request that was lost
@@ -69,7 +75,7 @@ class HttpService:
             NotScoredError: it does not answer this one.
         """
         self._check_open()
-        begun = time.monotonic()
+        begun = self._clock()
         if begun < self._away_until:
             raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
         pauses = list(ERROR_PAUSES_S)
@@ -79,16 +85,16 @@ class HttpService:
             except EngineLost as error:
                 # One that was not reached was asked for that long; a late one was asked once.
                 self._check_open()
-                if time.monotonic() - begun >= self.config.retry_timeout_s:
+                if self._clock() - begun >= self.config.retry_timeout_s:
                     raise self._lost(str(error)) from None
             except RequestRefused as refusal:  # a response, which says nothing of other requests
-                self._answered_at, self._away_until = time.monotonic(), -math.inf
+                self._answered_at, self._away_until = self._clock(), -math.inf
                 if refusal.status < SERVER_ERROR or not pauses:
                     raise
                 time.sleep(pauses.pop(0))
                 self._check_open()
             else:
-                self._answered_at, self._away_until = time.monotonic(), -math.inf
+                self._answered_at, self._away_until = self._clock(), -math.inf
                 return response
 
     def _check_open(self) -> None:
@@ -97,7 +103,7 @@ class HttpService:
 
     def _lost(self, failure: str) -> NotScoredError:
         """Return the error of a request without an answer; the service is away without others."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._answered_at < self.config.retry_timeout_s:
             return NotScoredError(failure)
         if now >= self._away_until:

@@ -21,8 +21,7 @@ the reward of a hard example is missing.
 """
 
 import math
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
@@ -128,10 +127,8 @@ def utilities(
     return shaped
 
 
-@cache
-def _function_of(kind: str) -> Any:
-    """Return the function of a shaping; cached, as signal metrics shape a generation many times."""
-    return registry.implementation("shaping", kind)
+_function_of = cache(partial(registry.implementation, "shaping"))
+"""Kind of a shaping -> its function; cached, as signal metrics shape a generation many times."""
 
 
 def z_score(

@@ -86,16 +86,7 @@ class GraderPool:
         max_turns: int | None = None,
         variables: tuple[str, ...] = (),
     ) -> None:
-        self._arguments: dict[str, Any] = {
-            "grader": grader,
-            "rubric": rubric,
-            "floor": floor,
-            "workers": workers,
-            "timeout_s": timeout_s,
-            "memory_gb": memory_gb,
-            "max_turns": max_turns,
-            "variables": variables,
-        }
+        self._arguments = {name: given for name, given in locals().items() if name != "self"}
         self.max_turns = max_turns
         if set(floor) != set(rubric):
             raise GermlineError(

@@ -243,6 +243,9 @@ def await_result(value: Any) -> Any:
         thread.shutdown(wait=False)
 
 
+_event_loop = cache(asyncio.new_event_loop)
+
+
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     loop = _event_loop()
     task = loop.create_task(coroutine)
@@ -251,8 +254,3 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except BaseException:
         task.cancel()
         raise
-
-
-@cache
-def _event_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()

@@ -155,7 +155,8 @@ class SequenceClassifier(Scorer):
         """Return the score of every text, given by its token ids, in order."""
         by_length: dict[int, list[int]] = {}
         for place, text in enumerate(texts):
-            length = padded_length(len(text), self._max_tokens)
+            longer = max(SHORTEST_PADDED, 1 << (len(text) - 1).bit_length())
+            length = min(longer, max(len(text), self._max_tokens))
             by_length.setdefault(length, []).append(place)
         scores: dict[int, Score] = {}
         for length, places in sorted(by_length.items()):
@@ -197,12 +198,6 @@ class SequenceClassifier(Scorer):
             logits = logits.softmax(-1) if logits.shape[-1] > 1 else logits.sigmoid()
         values: list[float] = logits[: len(rows), self._column].tolist()
         return values
-
-
-def padded_length(tokens: int, max_tokens: int) -> int:
-    """Return the number of tokens to which a text is padded."""
-    longer = max(SHORTEST_PADDED, 1 << (tokens - 1).bit_length())
-    return min(longer, max(tokens, max_tokens))
 
 
 def _load(

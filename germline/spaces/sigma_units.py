@@ -73,8 +73,8 @@ def measured_name(info: TensorInfo, tensors: Mapping[str, Tensor]) -> str:
 
 def root_mean_square(tensor: Tensor) -> float:
     """Return the root mean square of all numbers, in fp64."""
-    pieces = tensor.detach().flatten().split(CHUNK)
-    total = math.fsum(_sum_of_squares(piece) for piece in pieces)
+    pieces = (piece.cpu().double().numpy() for piece in tensor.detach().flatten().split(CHUNK))
+    total = math.fsum(float(np.square(piece).sum()) for piece in pieces)
     return math.sqrt(total / tensor.numel())
 
 
@@ -84,11 +84,6 @@ MEASURES: Mapping[str, Callable[[Tensor], float]] = {
     "std": lambda tensor: float(tensor.detach().cpu().double().numpy().std()),
 }
 """Units that are measured, by the names of `strategy.sigma_unit`."""
-
-
-def _sum_of_squares(piece: Tensor) -> float:
-    values = piece.cpu().to(torch.float64, copy=True).numpy()
-    return float(np.square(values, out=values).sum())
 
 
 class SigmaScales:

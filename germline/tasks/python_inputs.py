@@ -109,7 +109,10 @@ def _placed(data: Any, split: str) -> list[PlacedRow]:
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         # A DataFrame of pandas, which marks missing values with NaN.
         data = [
-            {name: None if _is_nan(value) else value for name, value in row.items()}
+            {
+                name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in row.items()
+            }
             for row in data.to_dict(orient="records")
         ]
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
@@ -129,7 +132,3 @@ def _placed(data: Any, split: str) -> list[PlacedRow]:
 def _plain(value: Any) -> Any:
     """Turn arrays and scalars of numpy and torch into lists and numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)

@@ -109,7 +109,7 @@ class SafeAlignmentTask(SplitTask):
         rewards = {name: one.weight for name, one in config.scorers.items() if name != config.cost}
         metric = config.metric or heaviest_part({**rewards, **config.reward_functions})
         super().__init__(
-            *(config, no_rewards, {}, {}),
+            *(config, make_rubric(()), {}, {}),  # all parts are those of scorers
             metric=metric,
             max_new_tokens=MAX_NEW_TOKENS,
         )
@@ -122,8 +122,3 @@ class SafeAlignmentTask(SplitTask):
             code=b"seeded split",  # earlier runs had a stratified one
             distinct=True,
         )
-
-
-def no_rewards(_text: str, _example: Example) -> Mapping[str, float]:
-    """Return no rubric parts: all are those of scorers."""
-    return {}

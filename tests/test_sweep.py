@@ -24,7 +24,7 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep, SweepOptions
 from germline.studies.sweep_report import SweepReport
-from germline.studies.sweep_results import COLLAPSED, SweepResults, read_json
+from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial, read_json
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
@@ -50,6 +50,7 @@ FACTS = ("number", "settings", "state", "reason", "sampler")
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sweep_runner, "POLL_S", 0.01)
+    monkeypatch.setattr(SweepTrial, "is_better", True)  # toy models improve by chance alone
     (tmp_path / "toy.yaml").write_text(as_yaml(SETTINGS | {"generations": 9}))
     (tmp_path / "space.yaml").write_text(as_yaml(SPACE))
     return tmp_path / "toy.yaml"

@@ -55,6 +55,7 @@ def _quick():
     """Write no pages of runs, which nobody reads, and draw fewer resamples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("germline.run.training.write_pages", lambda _: None)
+        patch.setattr("germline.studies.sweep_results.SweepTrial.is_better", True)
         patch.setattr("germline.studies.sweep_samplers.RESAMPLES", 20)
         yield
 

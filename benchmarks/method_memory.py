@@ -64,7 +64,7 @@ def settings(method: str, model: str, arguments: argparse.Namespace) -> dict[str
         "generations": 2,
         "held_out": {"examples": 1, "every": 2},
         "engine": {"kind": "inprocess", "device": "cpu", "threads": 1},
-        "record": {"tensorboard": False, "keep_snapshots": 1, "snapshot_gb": 0},
+        "record": {"tensorboard": False, "keep_snapshots": 0},
         **{
             name: {**one, **sizes.get(name, {})} if isinstance(one, dict) else one
             for name, one in config.items()

@@ -271,7 +271,7 @@ def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, sto
         return replace(found, mean=means.get(generation, 0.0), higher_is_better=True), rollouts
 
     monkeypatch.setattr(Training, "_score", score)
-    few = ("generations=8", "record.snapshot_every=100", "record.keep_snapshots=1")
+    few = ("generations=8", "record.snapshot_every=100", "record.keep_snapshots=0")
     training = germline.train(config(model, "strategy.sigma=0.05", *few), tmp_path / "run")
     path = stopped_after(training, stopped)
     if stopped == 6:

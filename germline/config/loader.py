@@ -6,6 +6,8 @@ kinds have.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -114,35 +116,13 @@ A setting that did not exist when a run began gets its default when the run is o
 setting must have no effect by default, and does not change the format version.
 """
 
-
-GONE = {
-    "engine vllm": ("tensor_parallel",),
-    "fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines"),
-    "method es_sample_gd": ("clip",),
-    "record": ("figure_every",),
-    "shaping": ("elite",),
-    "space singular": ("init_adapter",),
-    "strategy nes": ("noise_reuse",),
+GONE: Mapping[str, object] = {
+    **dict.fromkeys(("clip", "init_adapter", "largest", "path", "sample_weight", "test_path")),
+    **dict.fromkeys(("noise_reuse", "tensor_parallel", "elite"), 1),
+    **dict.fromkeys(("devices", "hang_factor", "hang_timeout_s", "min_engines"), ...),
+    "words": None, "figure_every": ..., "snapshot_gb": ...,
 }
-"""Settings that earlier runs recorded, of a section or of one kind of it."""
-
-NO_EFFECT = {
-    "clip": None,
-    "elite": 1.0,
-    "init_adapter": None,
-    "noise_reuse": 1,
-    "tensor_parallel": 1,
-}
-"""Values of those of them that had an effect; runs with other values are not opened."""
-
-GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")
-"""Settings of tasks that earlier runs recorded, and that changed no bit where they are null."""
-
-GONE_TASKS = ("calculator", "guess_number")
-"""Environments that came with germline: now those of a Python file with such a name."""
-
-MOST_GRADERS = 192
-"""Earlier runs recorded more processes, all of which were never started."""
+"""Settings that earlier runs recorded -> the value that had no effect; `...`: any value."""
 
 
 def load_config(
@@ -219,39 +199,23 @@ def validate_config(values: Mapping[str, Any]) -> Config:
 
 
 def read_recorded(values: Mapping[str, Any]) -> Config:
-    """Return the config of a run directory, without the settings that are gone."""
-    kept = dict(values)
-    for place, names in GONE.items():
-        section, _, kind = place.partition(" ")
-        recorded = kept.get(section)
-        if recorded and kind in ("", recorded.get("kind")):
-            kept[section] = {
-                name: value
-                for name, value in recorded.items()
-                if name not in names or value != NO_EFFECT.get(name, value)
-            }
-    graders = kept.get("graders")
-    kept["task"] = _known_of_task(kept.get("task"))
-    if isinstance(retained := kept.get("retained"), Mapping):
-        kept["retained"] = {
-            name: {**one, "task": _known_of_task(one["task"])} if one.get("task") else one
-            for name, one in retained.items()
-        }
-    if isinstance(graders, Mapping) and isinstance(graders.get("workers"), int):
-        kept["graders"] = {**graders, "workers": min(graders["workers"], MOST_GRADERS)}
+    """Return the config of a run directory, without the settings that are gone.
+
+    Earlier runs also recorded more grader processes, all of which were never started.
+    """
+    kept = deepcopy(dict(values))
+    try:
+        return Config.model_validate(kept)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            *place, name = mistake["loc"]
+            section = reduce(lambda here, part: here.get(part, here), place, kept)  # or a kind
+            if mistake["type"] == "extra_forbidden" and name in GONE:
+                if GONE[str(name)] in (..., mistake["input"]):
+                    section.pop(name, None)
+            elif mistake["type"] == "less_than_equal" and place == ["graders"]:
+                section[name] = mistake["ctx"]["le"]
     return validate_config(kept)
-
-
-def _known_of_task(task: Any) -> Any:
-    if not isinstance(task, Mapping):
-        return task
-    is_gone = task.get("kind") in GONE_TASKS
-    known = {
-        name: value
-        for name, value in task.items()
-        if name not in GONE_FROM_TASKS or (value is not None and not is_gone)
-    }
-    return known | ({"kind": "environment", "path": f"{task['kind']}.py"} if is_gone else {})
 
 
 def check_format_version(file: Path, facts: object) -> None:

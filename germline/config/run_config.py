@@ -150,12 +150,9 @@ class Recording(Section):
 
     snapshot_every: int = Field(25, ge=1)
     """Generations between snapshots of masters and optimizer moments."""
-    keep_snapshots: int = Field(2, ge=1)
+    keep_snapshots: int = Field(2, ge=0)
     """Newest snapshots kept; older generations are replayed from the journal. After gradients,
-    which are not, that of the best held-out score is kept as well."""
-    snapshot_gb: float | None = Field(50.0, ge=0)
-    """Largest disk space of all kept snapshots, in GB; fewer are kept if they do not fit. `null`
-    sets no limit."""
+    which are not, one at least, and that of the best held-out score as well."""
     rollouts: int = Field(8, ge=0)
     """Rollouts written per generation: the best, the worst and a spread between."""
     rewards: bool = False

@@ -15,11 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from germline.checkpoint import drop_snapshots
-from germline.config import Config
 from germline.errors import count_of
 from germline.fleet import Fleet
-from germline.fleet.worker_jobs import dimension
-from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score
 from germline.report.findings import (
@@ -113,7 +110,9 @@ class Snapshots(Observer):
         self._directory = directory
         self._fleet = fleet
         self._every = directory.config.record.snapshot_every
-        self._keep = snapshots_to_keep(directory.config, fleet.query(dimension))
+        # Gradients cannot be replayed, so a run that follows them is resumed from a snapshot.
+        fewest = 0 if directory.config.method.replayable else 1
+        self._keep = max(fewest, directory.config.record.keep_snapshots)
         self._unsaved: int | None = None
 
     def on_generation(self, record: GenerationRecord) -> None:
@@ -145,20 +144,6 @@ class Snapshots(Observer):
             self._fleet.save_snapshot(folder, self._unsaved)
             drop_snapshots(folder, self._unsaved, self._keep, self._best())
             self._unsaved = None
-
-
-def snapshots_to_keep(config: Config, dimension: int) -> int:
-    """Return how many of the newest snapshots a run keeps: 0 if none fits `record.snapshot_gb`.
-
-    A run that seeds cannot rebuild keeps the newest one in any case, as it needs it to be resumed,
-    and one more, of the best weights.
-    """
-    record = config.record
-    size = dimension * (4 + make_optimizer(config.optimizer).bytes_per_number)
-    fit, fewest = record.keep_snapshots, 0 if config.method.replayable else 1
-    if record.snapshot_gb is not None:
-        fit = min(fit, int(record.snapshot_gb * 1e9 / size) - fewest)
-    return max(fit, fewest)
 
 
 def draw_evolution(directory: RunDirectory) -> None:

@@ -120,7 +120,9 @@ GONE: Mapping[str, object] = {
     **dict.fromkeys(("clip", "init_adapter", "largest", "path", "sample_weight", "test_path")),
     **dict.fromkeys(("noise_reuse", "tensor_parallel", "elite"), 1),
     **dict.fromkeys(("devices", "hang_factor", "hang_timeout_s", "min_engines"), ...),
-    "words": None, "figure_every": ..., "snapshot_gb": ...,
+    "words": None,
+    "figure_every": ...,
+    "snapshot_gb": ...,
 }
 """Settings that earlier runs recorded -> the value that had no effect; `...`: any value."""
 

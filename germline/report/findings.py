@@ -7,7 +7,7 @@ which nano's tasks still learn.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -97,18 +97,19 @@ def find(run: Recorded) -> list[Finding]:
 
 
 def find_in_scores(run: Recorded) -> list[Finding]:
-    """Return what is found in the held-out scores."""
-    return _found_by((_broken_answers, _collapse, _decline, _not_learned), run)
+    """Return what is found in the held-out scores: broken answers, and how the score changed."""
+    found = [_broken_answers(run)]
+    if len(run.scores) > 1:
+        decline = _decline(run)
+        is_of_metric = decline and decline.values["metric"] == run.scores[0].metric
+        collapse = None if is_of_metric else _collapse(run)
+        found += [decline, collapse, None if decline or collapse else _not_learned(run)]
+    return [*filter(None, found)]
 
 
 def find_in_rows(run: Recorded) -> list[Finding]:
     """Return what is found in the latest generations."""
-    return _found_by((_failed, _ties, _agreement, _empty, _walk), run)
-
-
-def _found_by(
-    rules: Sequence[Callable[[Recorded], Finding | None]], run: Recorded
-) -> list[Finding]:
+    rules = (_failed, _ties, _agreement, _empty, _walk)
     return [found for rule in rules if (found := rule(run))]
 
 
@@ -128,11 +129,8 @@ def _broken_answers(run: Recorded) -> Finding | None:
 
 def _collapse(run: Recorded) -> Finding | None:
     """Find a score far below its start, which `_decline` may be too strict to call a decline."""
-    has_changed = len(run.scores) > 1 and run.config.method.trains_center
-    if not has_changed or find_score_decline(run.scores):
-        return None
     start, now = run.scores[0], run.scores[-1]
-    if not is_clearly_better(start, now):
+    if not run.config.method.trains_center or not is_clearly_better(start, now):
         return None
     if abs(start.mean - now.mean) < FAR_BELOW * float(np.nanstd(start.values)):
         return None
@@ -148,7 +146,7 @@ def _collapse(run: Recorded) -> Finding | None:
 
 def _decline(run: Recorded) -> Finding | None:
     """Find a held-out score, or a score by a scorer, that has declined since its best one."""
-    if not run.scores or not run.config.method.trains_center:
+    if not run.config.method.trains_center:
         return None
     curves = {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}
     declines = ((name, find_score_decline(scores)) for name, scores in curves.items())
@@ -167,11 +165,9 @@ def _decline(run: Recorded) -> Finding | None:
 
 def _not_learned(run: Recorded) -> Finding | None:
     best = best_score(run.scores)
-    if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
-        return None
     start, last = run.scores[0], run.scores[-1]
     is_solved = last.proportion and last.mean == 1
-    if is_solved or _decline(run) or _collapse(run):
+    if best is None or is_solved or is_clearly_better(best, start):
         return None
     found = paired_difference(last, start)
     differing = f" ({found.higher + found.lower} of {found.n} examples differ)" if found else ""

@@ -39,7 +39,7 @@ def generations(
         decoding: of all completions.
         span: numbers of the generations to run.
         diagnosis: measures signal and noise.
-        keep: returns the divergences of sigmas that are known of the starting weights.
+        keep: measures divergences from the starting weights, or takes over those that are known.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice in a row.

@@ -308,7 +308,7 @@ def test_what_changes_a_divergence_measures_it_again(override, tmp_path, monkeyp
     assert not any(one.is_kept for one in trials)
 
 
-@pytest.mark.parametrize("damage", ["gone", "not JSON", '{"kl": null}', "{}"])
+@pytest.mark.parametrize("damage", ["gone", "not JSON", "null", "{}"])
 def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
     damage, tmp_path, monkeypatch
 ):

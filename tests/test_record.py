@@ -50,7 +50,6 @@ def test_writing_a_generation_fills_every_file(run: RunDirectory) -> None:
     assert [row["generation"] for row in run.generations()] == [0]
     assert len(run.rollouts()) == 4
     assert run.held_out() == [HeldOutRow(score(1), ())]
-    assert list(run.last_rollouts) == run.rollouts()
     run.write(record(1, [[1.0, math.nan], [math.nan, math.nan]]), BATCH)
     last = run.journal.read()[1]
     assert (last.missing, last.absent) == (3, (1,))

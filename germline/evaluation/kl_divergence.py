@@ -30,7 +30,7 @@ the exact divergence up to 0.01 nats (`docs/methods.md`).
 """
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,13 +68,14 @@ EXAMPLES_OF_MEMBER = 4
 
 Present = Callable[[Sequence[Example], Decoding], tuple[Sequence[Example], Decoding]]
 
-Keep = Callable[[object], MutableMapping[float, float]]
-"""From the inputs of a measurement, beside those of the run, to the known divergence of sigmas."""
+Keep = Callable[[object, Callable[[], float]], tuple[float, bool]]
+"""Returns a divergence, given the inputs of a measurement beside those of the run, and what
+measures it; and whether an earlier run has measured it."""
 
 
-def nothing_kept(_inputs: object) -> MutableMapping[float, float]:
-    """Return that no divergence is known."""
-    return {}
+def nothing_kept(_inputs: object, measure: Callable[[], float]) -> tuple[float, bool]:
+    """Measure a divergence."""
+    return measure(), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class MemberKl:
         decoding: of the generation.
         on_trial: is called before and after each measurement.
         present: returns the examples as the center is prompted with them, and its decoding.
-        keep: returns what is known of sigmas; what is measured is written into it.
+        keep: measures a divergence, or takes over what an earlier run has measured.
         trials: the measurements so far.
     """
 
@@ -185,17 +186,17 @@ class MemberKl:
         seeds = [as_seed_perturbation(member) for member in members]
         sigma = seeds[0].sigma
         examples, decoding = self._asked(len(members))
-        unscaled = [replace(seed, sigma=1.0) for seed in seeds]
-        known = self.keep((unscaled, list(examples), decoding))
-        is_kept = sigma in known
-        if not is_kept:
+
+        def measure() -> float:
             self.on_trial(SigmaTrial(sigma))
             if not self._written:  # Most generations do not calibrate sigma and need no answers.
                 self._write(examples, decoding)
-            known[sigma] = self._measured(members)
-        self.trials.append(SigmaTrial(sigma, known[sigma], is_kept))
+            return self._measured(members)
+
+        divergence, is_kept = self.keep((seeds, list(examples), decoding), measure)
+        self.trials.append(SigmaTrial(sigma, divergence, is_kept))
         self.on_trial(self.trials[-1])
-        return known[sigma]
+        return divergence
 
     def _measured(self, members: Sequence[Perturbation]) -> float:
         center, *pairs = (

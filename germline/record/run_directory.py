@@ -81,7 +81,7 @@ FACTS: Mapping[str, type] = {
 class RunDirectory:
     """One run on disk: its config, and access to the files it wrote.
 
-    `last_row` and `last_rollouts` are the rows that this object wrote last.
+    `last_row` is the row of the generation that this object wrote last.
     """
 
     def __init__(self, path: Path, facts: Mapping[str, Any], config: Config) -> None:
@@ -99,7 +99,6 @@ class RunDirectory:
         self._rollouts = path / "rollouts.jsonl"
         self._held_out = path / "held_out.jsonl"
         self.last_row: Row = {}
-        self.last_rollouts: tuple[Row, ...] = ()
         self._claim: weakref.finalize[..., object] | None = None
 
     @classmethod
@@ -200,8 +199,8 @@ class RunDirectory:
         The peak memory so far, by place (host, device), describes the process that trains.
         """
         self.acquire_lock()
-        rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
-        append_rows(self._rollouts, rollouts)
+        most = self.config.record.rollouts
+        append_rows(self._rollouts, metrics_rows.rollout_rows(record, batch, most))
         if self.config.record.rewards:
             self._write_rewards(record, batch)
         row = metrics_rows.generation_row(record)
@@ -213,7 +212,7 @@ class RunDirectory:
         is_missing = np.isnan(record.evaluation.rewards)
         absent = [int(member) for member in np.flatnonzero(is_missing.all(axis=1))]
         self.journal.append(record.update, record.digest, row["missing"], absent)
-        self.last_row, self.last_rollouts = row, tuple(rollouts)
+        self.last_row = row
 
     def _write_rewards(self, record: GenerationRecord, batch: Sequence[Example]) -> None:
         buffer = io.BytesIO()  # the same bytes whenever the same generation is run

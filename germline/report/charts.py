@@ -6,7 +6,7 @@ Labels may be a user's text, so the page writes them beside the drawing, which h
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from germline.evaluation.held_out import confidence_interval, score_of_values
@@ -202,12 +202,7 @@ def held_out(run: RunFacts) -> Chart:
 def retained(run: RunFacts) -> list[Chart]:
     """Chart the scores of each task and text that training should keep."""
     return [
-        Chart(
-            bounded_text(f"{name}, {scores[-1].metric.replace('_', ' ')}", LONGEST_NAME),
-            f"{'Higher' if scores[-1].higher_is_better else 'Lower'} is better.",
-            counted_by(run.config),
-            [_points(scored_as(run.config), scores, 3)],
-        )
+        _of_scores(run, f"{name}, {scores[-1].metric.replace('_', ' ')}", scores, color=3)
         for name, scores in scores_by_retained(run.scores).items()
     ]
 
@@ -305,12 +300,8 @@ def _series(
     color: int = 0,
     style: Style = "line",
 ) -> Series:
-    values = [value(row) for row in rows]
-    return Series(label, _generations(rows), values, color=color, style=style)
-
-
-def _generations(rows: Sequence[Row]) -> list[int]:
-    return [row["generation"] for row in rows]
+    x, values = [row["generation"] for row in rows], [value(row) for row in rows]
+    return Series(label, x, values, color=color, style=style)
 
 
 def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
@@ -320,10 +311,9 @@ def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
 
 
 def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Series:
-    mean, low, high = (
-        [row["fitness"][name] for row in run.rows] for name in ("mean", "p20", "p80")
-    )
-    return Series(label, _generations(run.rows), mean, low * banded, high * banded, color)
+    line = _series(label, run.rows, lambda row: row["fitness"]["mean"], color)
+    low, high = ([row["fitness"][name] for row in run.rows] for name in ("p20", "p80"))
+    return replace(line, low=low, high=high) if banded else line
 
 
 def _held_out_scorers(run: RunFacts) -> list[Chart]:

@@ -189,5 +189,5 @@ def _environment() -> Environment:
     )
     for name in ("seconds", "size", "number"):
         environment.filters[name] = getattr(text_format, name)
-    environment.filters |= {"setting": _value, "svg": _svg}
+    environment.filters |= {"setting": _value, "svg": _svg, "bounded": bounded_text}
     return environment

@@ -1,7 +1,6 @@
 """The facts of a report about one run, read from its run directory alone.
 
-Model text is shortened and made visible here, so that templates can insert it as it is. For files
-that are missing and rows of a generation that is being written, the result is empty.
+For files that are missing and rows of a generation that is being written, the result is empty.
 """
 
 import math
@@ -36,22 +35,6 @@ State = Literal["running", "stopped", "finished"]
 
 LONGEST_NAME = 120
 MOST_REASONS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutAnswer:
-    """One held-out prompt with the center's answers before and, once there is one, after training.
-
-    `flags` are the detectors (`evaluation.behavior`) that flag the later answer.
-    """
-
-    prompt: str
-    gold: str
-    before: str
-    reward_before: float | None
-    after: str | None
-    reward_after: float | None
-    flags: Sequence[str] = ()
 
 
 class RunFacts:
@@ -159,29 +142,25 @@ class RunFacts:
         return verdict_of(self.scores)
 
     @cached_property
-    def answers(self) -> list[HeldOutAnswer]:
-        """Held-out prompts with the answers at the start and the latest answers."""
+    def answers(self) -> list[tuple[HeldOutSample, HeldOutSample | None, Sequence[str]]]:
+        """Held-out samples of the start and the latest ones, with the detectors that flag these."""
         sampled = [one for one in self.held_out if one.samples]
         if not sampled:
             return []
         start, later = sampled[0].samples, sampled[-1].samples if len(sampled) > 1 else ()
         found = flags(recorded_answers(later), recorded_answers(start))
         by_sample = {id(sample): names for sample, names in zip(later, found, strict=True)}
-        return [
-            _answer(before, after, by_sample.get(id(after), ()))
-            for before, after in paired_samples(start, later)
-        ]
+        pairs = paired_samples(start, later)
+        return [(before, after, by_sample.get(id(after), ())) for before, after in pairs]
 
     @cached_property
     def last_rollouts(self) -> list[Row]:
-        """Recorded rollouts of the last generation, best first, their texts shortened."""
-        found = []
-        for row in self.run.rollouts():
-            if row["generation"] == self.done - 1:
-                text = transcript(row["completion"], row.get("turns", ()), row.get("ended"))
-                texts = {"prompt": row["prompt"], "completion": text, "failure": row["failure"]}
-                found.append(row | {key: bounded_text(one or "") for key, one in texts.items()})
-        return found
+        """Recorded rollouts of the last generation, best first, with their texts."""
+        return [
+            row | {"text": transcript(row["completion"], row.get("turns", ()), row.get("ended"))}
+            for row in self.run.rollouts()
+            if row["generation"] == self.done - 1
+        ]
 
     @cached_property
     def times(self) -> dict[str, float]:
@@ -283,20 +262,6 @@ def _is_best_earlier(run: RunDirectory) -> bool:
     if best is None or not best.generation:
         return False
     return bool(scores[-1].forgot) or rank(best) > rank(scores[-1])
-
-
-def _answer(
-    before: HeldOutSample, after: HeldOutSample | None, names: Sequence[str]
-) -> HeldOutAnswer:
-    return HeldOutAnswer(
-        bounded_text(before.prompt),
-        bounded_text(before.answer),
-        bounded_text(before.transcript),
-        before.reward,
-        bounded_text(after.transcript) if after else None,
-        after.reward if after else None,
-        names,
-    )
 
 
 def _laps(row: Row) -> dict[str, float]:

@@ -5,9 +5,9 @@ minutes with a large model. A file is named by the digest of everything that a m
 on. These are the starting weights, the files beside them (tokenizer, chat template), the settings
 below, the prompts, the seeds of the directions, threads, processor and versions, and the code of
 germline; so a run that takes one over has the journal of a run that measures. A file of `FOLDER` is
-`{"kl": {sigma: nats per token}}`. Deleting it, or `strategy.sigma.keep=false`, measures anew. A run
-has the measurements that it used in its own directory, and its sigma in the journal, so nothing
-else reads these files.
+a number, in nats per token. Deleting it, or `strategy.sigma.keep=false`, measures anew. A run has
+the measurements that it used in its own directory, and its sigma in the journal, so nothing else
+reads these files.
 
 **Rollouts** are shared with `record.shared`: those of the same weights, members, prompts and noise.
 Before their first update, runs that differ only in the update rule (learning rate, shaping,
@@ -20,7 +20,6 @@ missing, as the next run may have it.
 import hashlib
 import json
 import pickle
-from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -38,9 +37,9 @@ from germline.evaluation.kl_divergence import Keep, nothing_kept
 from germline.fleet import Fleet
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_atomically, write_json
+from germline.record.atomic_files import plain, write_atomically
 from germline.registry import package_of
-from germline.types import Evaluation
+from germline.types import Evaluation, GermlineError
 
 FOLDER = Path(HF_ASSETS_CACHE) / "germline" / "calibration"
 
@@ -54,28 +53,10 @@ EVALUATES = {"model", "task", "space", "engine", "microbatch", "prompt_search"}
 """Sections that decide an evaluation, beside the machine, the code and what it is asked for."""
 
 
-class KeptDivergences(UserDict[float, float]):
-    """Sigma -> divergence; what is set is written to a file, if the cache can be written."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self._file = file
-        with suppress(OSError, ValueError, KeyError, AttributeError):
-            kept = json.loads(file.read_bytes())["kl"]
-            self.data = {float(sigma): float(kl) for sigma, kl in kept.items() if kl is not None}
-
-    def __setitem__(self, sigma: float, kl: float) -> None:
-        """Keep a measurement."""
-        super().__setitem__(sigma, kl)
-        with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, {"kl": self.data})
-
-
 def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
-    """Return what is known of sigmas, given the inputs of a measurement.
+    """Return what takes over a divergence that an earlier run kept, or measures and keeps it.
 
-    Nothing is known where the same inputs may give other bits: of an inference engine, of engines
+    Nothing is kept where the same inputs may give other bits: of an inference engine, of engines
     on other machines, of episodes, which an environment plays, and of an engine or a space of
     another package, whose code has no digest. Under a budget of rollouts nothing is taken over
     either: the run would have more generations.
@@ -93,9 +74,16 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
         *machine_and_code(directory),
     ]
 
-    def kept(inputs: object) -> KeptDivergences:
+    def kept(inputs: object, measure: Callable[[], float]) -> tuple[float, bool]:
         name = hashlib.sha256(repr((facts, inputs)).encode()).hexdigest()[:32]
-        return KeptDivergences(FOLDER / f"{name}.json")
+        file = FOLDER / f"{name}.json"
+        with suppress(OSError, ValueError, TypeError):
+            return float(json.loads(file.read_bytes())), True
+        kl = measure()
+        with suppress(OSError, GermlineError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, json.dumps(plain(kl)).encode())
+        return kl, False
 
     return kept
 

@@ -107,18 +107,8 @@ class ProbeAdvice:
 
     def values(self) -> dict[str, Any]:
         """Return all measurements, as values for JSON."""
-        return {
-            "recommended": self.settings,
-            "edge": self.edge,
-            "step": self.step,
-            "generations": self.generations,
-            "center": asdict(self.center),
-            "sigma_probes": [
-                {**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes
-            ],
-            "notes": list(self.notes),
-            "seconds": round(self.seconds, 1),
-        }
+        rows = [{**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes]
+        return {**asdict(self), "recommended": self.settings, "sigma_probes": rows}
 
 
 def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
@@ -130,10 +120,6 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
     write_atomically(folder / "probe.yaml", text.encode())
     write_json(folder / "probe.json", advice.values())
     return folder / "probe.yaml"
-
-
-class _OutOfTimeError(Exception):
-    """The time of the probe is over."""
 
 
 def probe(
@@ -164,7 +150,7 @@ def probe(
 
         def begin(what: str) -> None:
             if time.perf_counter() > began + 60 * minutes:
-                raise _OutOfTimeError
+                raise KeyboardInterrupt("--minutes ran out")
             watch(what)
 
         def measure(sigma: float) -> SigmaProbe:
@@ -186,10 +172,8 @@ def probe(
                 begin(f"one generation at sigma {sigma:g}")
                 rate = {"sigma": sigma, "learning_rate": sigma, "sigma_unit": section.unit}
                 step = engine.step(section.model_copy(update=rate)) / sigma or None
-        except KeyboardInterrupt:
-            stopped = "it was interrupted"
-        except _OutOfTimeError:
-            stopped = "--minutes ran out"
+        except KeyboardInterrupt as stop:
+            stopped = str(stop) or "it was interrupted"
     if not rows:
         raise GermlineError(f"probe: {stopped} before a sigma was measured")
     sigma, edge = _best_sigma(rows, center), find_edge(rows, center)
@@ -210,7 +194,7 @@ def probe(
         center=center,
         sigma_probes=tuple(rows),
         notes=tuple(_notes(config, rows, center, stopped)),
-        seconds=time.perf_counter() - began,
+        seconds=round(time.perf_counter() - began, 1),
     )
 
 

@@ -31,11 +31,10 @@ from germline.methods.method import Method, check_task, make_method
 from germline.protocols import Engine, TextScorer
 from germline.report.text_format import number
 from germline.run.build_fleet import engine_placement
-from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.build_parts import make_decoding, make_engine, make_graders, strategy_of_run
 from germline.run.model_prompts import fit_task
 from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
-from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import (
     Decoding,
@@ -134,14 +133,9 @@ class ProbeEngine:
 
     def method(self, strategy: Nes, generations: int) -> Method:
         """Make the method of the config with another strategy."""
-        config = self.config.model_copy(update={"strategy": strategy})
-        made = make_strategy(
-            config.search,
-            run_seed=config.seed,
-            generations=generations,
-            dimension=self.engine.weights.dimension,
-        )
-        return make_method(config, made)
+        update = {"strategy": strategy, "generations": generations}
+        config = self.config.model_copy(update=update)
+        return make_method(config, strategy_of_run(config, self.engine.weights.dimension))
 
     def few_members(self, sigma: float | AutoSigma, generations: int) -> Method:
         """Make the method with at most `MEMBERS` members in random directions.

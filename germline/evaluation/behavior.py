@@ -1,9 +1,9 @@
 """Behavior of answers, whatever reward they earned: detectors, their shares, and a verdict.
 
 A detector looks at texts and not at rewards, so it finds what a reward may favor: empty answers,
-loops, one answer for everything. `DETECTORS` is the table; a new detector is one function and one
-row. It returns a flag for each answer. The detectors do not check whether a text makes sense or is
-right.
+loops, one answer for everything. `BROKEN` and `DETECTORS` are the tables; a new detector is one
+function and one row. It returns a flag for each answer. The detectors do not check whether a text
+makes sense or is right.
 
 Known limits: loops whose repetitions differ in a word are not detected, nor is a change between
 languages with the same letters, such as English and French.
@@ -84,14 +84,6 @@ class Answer:
 Answers = Sequence[Answer]
 Find = Callable[[Answers, Answers, frozenset[int]], list[bool]]
 """(answers, those of the start model, special tokens) -> a flag for each answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detector:
-    """A detector, and whether a text that it flags is broken; others only changed."""
-
-    find: Find
-    is_broken: bool
 
 
 def empty(answers: Answers, _start: Answers, _special_ids: frozenset[int]) -> list[bool]:
@@ -196,19 +188,20 @@ def invented_turns(answers: Answers, _start: Answers, _special_ids: frozenset[in
     ]
 
 
-DETECTORS: dict[str, Detector] = {
-    "empty": Detector(empty, is_broken=True),
-    "whitespace": Detector(whitespace, is_broken=True),
-    "special_tokens": Detector(special_tokens, is_broken=True),
-    "repetition": Detector(repetition, is_broken=True),
-    "gibberish": Detector(gibberish, is_broken=True),
-    "language_switch": Detector(language_switch, is_broken=True),
-    "template_collapse": Detector(template_collapse, is_broken=True),
-    "format_only": Detector(format_only, is_broken=True),
-    "truncated": Detector(truncated, is_broken=False),
-    "invented_turns": Detector(invented_turns, is_broken=False),
+BROKEN: dict[str, Find] = {
+    "empty": empty,
+    "whitespace": whitespace,
+    "special_tokens": special_tokens,
+    "repetition": repetition,
+    "gibberish": gibberish,
+    "language_switch": language_switch,
+    "template_collapse": template_collapse,
+    "format_only": format_only,
 }
-"""Name -> detector, in the order in which they are shown."""
+"""Name -> detector of broken texts."""
+
+DETECTORS = {**BROKEN, "truncated": truncated, "invented_turns": invented_turns}
+"""All detectors, in the order in which they are shown; the last ones tell texts that changed."""
 
 
 def length_drift(answers: Answers, start: Answers) -> float:
@@ -227,7 +220,7 @@ def flags(
     answers: Answers, start: Answers = (), special_ids: frozenset[int] = frozenset()
 ) -> list[list[str]]:
     """Return the names of the detectors that flag each answer."""
-    found = {name: one.find(answers, start, special_ids) for name, one in DETECTORS.items()}
+    found = {name: find(answers, start, special_ids) for name, find in DETECTORS.items()}
     return [[name for name in found if found[name][place]] for place in range(len(answers))]
 
 
@@ -242,13 +235,12 @@ def behavior(
     """
     by_answer = flags(answers, start, special_ids)
     is_read = any(answer.improbable is not None for answer in answers)
-    broken = {name for name, one in DETECTORS.items() if one.is_broken}
     return {
         name: share([name in names for names in by_answer])
         for name in DETECTORS
         if is_read or name != "gibberish"
     } | {
-        "broken": share([not broken.isdisjoint(names) for names in by_answer]),
+        "broken": share([not BROKEN.keys().isdisjoint(names) for names in by_answer]),
         "length_drift": length_drift(answers, start),
         "texts": float(len(answers)),
     }

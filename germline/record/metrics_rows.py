@@ -26,7 +26,7 @@ MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
 
 SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
-"""Fields of a held-out score by a scorer; the others are those of the row."""
+"""Fields of a held-out score by a scorer, or of one of `retained`."""
 
 MAX_REASON = 200
 """Characters of a failure reason that identify it; the rest may be text of a completion."""
@@ -305,31 +305,25 @@ def held_out_row(
 
 
 def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
-    """Describe a held-out score; without scorers or parts, as before there were any."""
-    fields = asdict(score)
-    del fields["at_k"]  # a run takes one sample
-    del fields["forgot"]  # it depends on the config, which a resumed run may change
-    for name in ("parts", "behavior", "retained"):
-        if not fields[name]:
-            del fields[name]
-    if score.retained:
-        fields["retained"] = {
-            name: {key: one[key] for key in ("metric", *SCORER_FIELDS)}
-            for name, one in fields["retained"].items()
-        }
-    if score.scorers:
-        scorers = {one.pop("metric"): one for one in fields["scorers"]}
-        fields["scorers"] = {
-            name: {key: one[key] for key in SCORER_FIELDS} for name, one in scorers.items()
-        }
-    else:
-        del fields["scorers"], fields["rewards"]
-    if not values:
-        for group in ({"": fields}, fields.get("scorers", {}), fields.get("retained", {})):
-            for section in group.values():
-                del section["values"]
-        fields.pop("rewards", None)
-    return fields
+    """Describe a held-out score; without scorers or parts, as before there were any.
+
+    Samples (`at_k`) are those of an evaluation, and `forgot` depends on the present config.
+    """
+
+    def brief(one: HeldOutScore) -> dict[str, Any]:
+        return {name: getattr(one, name) for name in SCORER_FIELDS if values or name != "values"}
+
+    more = {
+        "scorers": {one.metric: brief(one) for one in score.scorers},
+        "rewards": score.rewards if score.scorers and values else (),
+        "parts": dict(score.parts),
+        "behavior": dict(score.behavior),
+        "retained": {
+            name: {"metric": one.metric, **brief(one)} for name, one in score.retained.items()
+        },
+    }
+    fields = {name: getattr(score, name) for name in ("generation", "metric", "reward")}
+    return {**fields, **brief(score), **{name: value for name, value in more.items() if value}}
 
 
 def scores_by_scorer(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutScore]]:

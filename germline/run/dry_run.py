@@ -124,33 +124,25 @@ class MeasuredTime:
         return self.start_s + config.generations * generation + held_out
 
 
-@dataclass(frozen=True)
-class ShortTraining:
-    """Times of a training in seconds: outside of its generations, and of its last generation."""
-
-    start_s: float
-    wall_s: float
-    cpu_s: float
-
-
 def measure_time(config: Config, limit_s: float) -> MeasuredTime:
     """Train twice for two generations, of which the first one warms up.
 
     Where the second training would take too much of the limit, the time of a generation is taken to
     be proportional to its completions, which is too long.
     """
-    small = _trained(config, *SMALL)
-    few, size = math.prod(SMALL), LARGE if small.cpu_s < QUICK_S else LARGER
+    start_s, small_wall_s, small_cpu_s = _trained(config, *SMALL)
+    few, size = math.prod(SMALL), LARGE if small_cpu_s < QUICK_S else LARGER
     many = math.prod(size)
-    cpu_s, load = small.cpu_s / few, small.wall_s / small.cpu_s
-    if 2 * many / few * small.wall_s <= MOST_SHARE * limit_s:
-        large = _trained(config, *size)
-        cpu_s = min(cpu_s, max(0.0, large.cpu_s - small.cpu_s) / (many - few))
-        load = (small.wall_s + large.wall_s) / (small.cpu_s + large.cpu_s)
-    return MeasuredTime(small.start_s, load * (small.cpu_s - few * cpu_s), load * cpu_s)
+    cpu_s, load = small_cpu_s / few, small_wall_s / small_cpu_s
+    if 2 * many / few * small_wall_s <= MOST_SHARE * limit_s:
+        _, large_wall_s, large_cpu_s = _trained(config, *size)
+        cpu_s = min(cpu_s, max(0.0, large_cpu_s - small_cpu_s) / (many - few))
+        load = (small_wall_s + large_wall_s) / (small_cpu_s + large_cpu_s)
+    return MeasuredTime(start_s, load * (small_cpu_s - few * cpu_s), load * cpu_s)
 
 
-def _trained(config: Config, population: int, examples: int) -> ShortTraining:
+def _trained(config: Config, population: int, examples: int) -> tuple[float, float, float]:
+    """Train; return seconds outside of generations, and by both clocks of the last generation."""
     sizes = (
         f"strategy.population={population}",
         f"batch_size={examples}",
@@ -169,7 +161,6 @@ def _trained(config: Config, population: int, examples: int) -> ShortTraining:
         if done.returncode:
             raise GermlineError(f"new: a short training failed: {done.stderr.strip()}")
         rows = RunDirectory.open(out).generations()
-    budgets = [row["budget"] for row in rows]
-    last = {name: budgets[-1][name] - budgets[0][name] for name in ("wall_s", "cpu_s")}
-    start_s = wall_s - budgets[-1]["wall_s"]  # without the calibration of sigma
-    return ShortTraining(start_s, last["wall_s"], max(last["cpu_s"], CLOCK_S))
+    first, last = (row["budget"] for row in rows)
+    wall, cpu = (last[name] - first[name] for name in ("wall_s", "cpu_s"))
+    return wall_s - last["wall_s"], wall, max(cpu, CLOCK_S)  # the start without a calibration

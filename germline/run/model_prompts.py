@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOKENIZED = 64
-"""How many prompts, the longest in bytes, are tokenized to find the longest one."""
+"""How many prompts, the longest in bytes, are tokenized at most to find one that is too long."""
 
 TEMPLATE_TOKENS = 256
 """More tokens than a chat template adds to a prompt."""
@@ -73,18 +73,14 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     drawn = [("train", one) for one in task.examples("train")]
     drawn += [("test", one) for one in task.examples("test")[: config.held_out.examples]]
     longest = sorted(drawn, key=lambda one: _bytes(one[1]), reverse=True)[:TOKENIZED]
-    if limit is None or limit.surely_fits(longest[0][1]):
-        return
-    tokens, split, example = max(
-        ((limit.tokens(one), split, one) for split, one in longest), key=lambda found: found[0]
-    )
-    if tokens > limit.prompt:
-        from germline.engines.prompt_batch import context_error
+    for split, example in longest if limit else ():
+        if not limit.fits(example):
+            from germline.engines.prompt_batch import context_error
 
-        prompt = f"{example.prompt[:40]!r}..."
-        which = f"the prompt of row {example.index} of the {split} split, {prompt},"
-        error = context_error(tokens, limit.new, limit.context, which)
-        raise GermlineError(f"{error}; or leave such rows out with task.overlong_prompts=drop")
+            which = f"the prompt of row {example.index} of the {split} split, "
+            which += f"{example.prompt[:40]!r}...,"
+            error = context_error(limit.tokens(example), limit.new, limit.context, which)
+            raise GermlineError(f"{error}; or leave such rows out with task.overlong_prompts=drop")
 
 
 def without_overlong(config: Config, task: Task) -> Task:
@@ -171,16 +167,10 @@ class _PromptLimit:
         new = config.task.max_new_tokens or task.max_new_tokens
         return cls(source, config.task.prompt_date, context, new)
 
-    @property
-    def prompt(self) -> int:
-        return self.context - self.new
-
-    def surely_fits(self, example: Example) -> bool:
-        """Tell whether a prompt need not be tokenized, as a token has at least one byte."""
-        return _bytes(example) + TEMPLATE_TOKENS <= self.prompt
-
     def fits(self, example: Example) -> bool:
-        return self.surely_fits(example) or self.tokens(example) <= self.prompt
+        """Tell whether a prompt fits; a short one is not tokenized: a token has a byte or more."""
+        most = self.context - self.new
+        return _bytes(example) + TEMPLATE_TOKENS <= most or self.tokens(example) <= most
 
     def tokens(self, example: Example) -> int:
         from germline.engines.prompt_batch import encode_prompt

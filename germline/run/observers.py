@@ -62,33 +62,33 @@ class FindingLog(Observer):
         self.findings: list[Finding] = []
         self._directory = directory
         self._latest = Recorded(directory.config, directory.generations()[-WINDOW:])
-        self._of_scores = self._find_in_scores()
         self._logged: set[str] = set()
+        self._read_scores()
 
     def on_generation(self, record: GenerationRecord) -> None:
-        """Log new findings; scores are tested only when one is added."""
+        """Log new findings."""
         rows = [*self._latest.rows, self._directory.last_row][-WINDOW:]
         self._latest = replace(self._latest, rows=rows)
-        if record.held_out is not None:
-            self._of_scores = self._find_in_scores()
+        self._log(count_of(record.generation + 1, "generations"))
+
+    def _read_scores(self) -> None:
+        scores = [row.score for row in self._directory.held_out()]
+        self._latest = replace(self._latest, scores=scores)
+        self._of_scores = find_in_scores(self._latest)
+
+    def _log(self, after: str) -> None:
         found = self._of_scores + find_in_rows(self._latest)
         self.findings = [one for one in found if one.level == "warning"]
         for finding in self.findings:
             if finding.code not in self._logged:
-                after = count_of(record.generation + 1, "generations")
                 log.warning("after %s: %s", after, finding.sentence)
                 self._logged.add(finding.code)
 
-    def _find_in_scores(self) -> list[Finding]:
-        scores = [row.score for row in self._directory.held_out()]
-        self._latest = replace(self._latest, scores=scores)
-        return find_in_scores(self._latest)
-
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Log that many completions could not be graded."""
-        if rollouts is not None:  # a score of no generation, such as that of the start
-            self._of_scores = self._find_in_scores()
+        """Log new findings, and that many completions could not be graded."""
         after = count_of(score.generation, "updates")
+        self._read_scores()
+        self._log(after)
         reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
         failed = sum(reasons.values())
         if rollouts and failed > MANY_FAILED * len(rollouts):

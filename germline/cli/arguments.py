@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from germline.config import TaskConfig
 
+MODEL_SETTINGS = ("engine.", "engine=", "microbatch.")
+"""Prefixes of settings that have an effect on what a run or a model generates."""
+
 AnySection = TypeVar("AnySection", bound="BaseModel")
 
 Source = Annotated[

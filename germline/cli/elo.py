@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import (
+    MODEL_SETTINGS,
     Generations,
     Limit,
     TaskOption,
@@ -19,9 +20,6 @@ from germline.errors import count_of
 
 if TYPE_CHECKING:
     from germline.run.elo import EloResult
-
-COMPARISON_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.", "judge.")
-"""Prefixes of settings that have an effect here; other settings are refused."""
 
 ELO_EXAMPLES = (
     "germline elo runs/sums -g -1 -g best judge.url=http://localhost:8000/v1",
@@ -60,7 +58,7 @@ def elo(
     first model is 1000. The judge is an OpenAI-compatible service, judge.url=http://HOST:PORT/v1.
     The command can be interrupted, and given again to go on.
     """
-    given, settings = split_words("elo", sources, COMPARISON_SETTINGS)
+    given, settings = split_words("elo", sources, (*MODEL_SETTINGS, "task.", "graders.", "judge."))
     runs = runs_of_sources(given)
     if not runs:
         raise typer.BadParameter("name two runs or models, or generations of a run (-g -1 -g best)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from germline.cli.arguments import (
+    MODEL_SETTINGS,
     EvaluationSplit,
     Generations,
     Limit,
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
     from germline.record import RunDirectory
     from germline.run.inference import SourceEvaluation
     from germline.types import HeldOutScore
-
-EVALUATION_SETTINGS = (
-    "task.",
-    "engine.",
-    "engine=",
-    "microbatch.",
-    "graders.",
-    "held_out.scorers",
-)
-"""Prefixes of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
@@ -107,7 +98,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     """
     from germline.types import GermlineError
 
-    more, settings = split_words("eval", others, EVALUATION_SETTINGS)
+    known = (*MODEL_SETTINGS, "task.", "graders.", "held_out.scorers")
+    more, settings = split_words("eval", others, known)
     sources, generations = runs_of_sources([source, *more]), generation or [None]
     several = len(sources) > 1 or len(generations) > 1
     if out is not None and several:

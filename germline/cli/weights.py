@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from germline.cli.arguments import Generation, Run, Source, read_section, split_words
+from germline.cli.arguments import (
+    MODEL_SETTINGS,
+    Generation,
+    Run,
+    Source,
+    read_section,
+    split_words,
+)
 from germline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -165,9 +172,6 @@ def generate(  # noqa: PLR0913 - the options of the command
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
 
-SERVED_SETTINGS = ("engine.", "engine=", "microbatch.")
-"""Prefixes of settings that have an effect on a run or a model; other settings are refused."""
-
 SERVE_EXAMPLES = (
     "germline serve runs/sums",
     "germline serve runs/sums --generation best --port 9000",
@@ -227,7 +231,7 @@ def serve(
     from germline.types import GermlineError
 
     scorers = {role: one for role, one in (("reward", reward), ("cost", cost)) if one is not None}
-    sources, settings = split_words("serve", words, ("",) if scorers else SERVED_SETTINGS)
+    sources, settings = split_words("serve", words, ("",) if scorers else MODEL_SETTINGS)
     if len(sources) + bool(scorers) != 1:
         raise GermlineError(
             f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "

@@ -146,16 +146,12 @@ def compare_models(
     """
     anchor = next(iter(models))
     check_writable(file)
-    needed = ("preferred", "failure")
-    rows = read_each(
-        file,
-        lambda row: (row["request"], row["text"], {name: row[name] for name in needed}),
-        f"it {NO_REPLIES}",
-    )
+    needed = ("request", "text", "preferred")
+    rows = read_each(file, lambda row: {name: row[name] for name in needed}, f"it {NO_REPLIES}")
     if not rows and file.exists() and file.stat().st_size:
         raise GermlineError(f"elo: {file} {NO_REPLIES}")
     keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
-    replies = {digest: row for digest, text, row in rows if text is not None}
+    replies = {row["request"]: row for row in rows if row["text"] is not None}
     scores: dict[str, HeldOutScore] = {}
     texts: dict[str, Mapping[int, str]] = {}
     with closing(judge):
@@ -169,12 +165,11 @@ def compare_models(
         requests = _ask(judge, pairs, file, replies, on_progress)
     preferred = [[replies[one.digest]["preferred"] for one in pair] for pair in pairs]
     known = [place for both in preferred for place in both if place is not None]
-    # The same place in both orders is not the same completion.
-    decided = [{*both} == {"first", "second"} for both in preferred]
     verdicts = [
-        Verdict(pair[0].example.index, *pair[place == "second"].models)
-        for pair, (place, _), is_decided in zip(pairs, preferred, decided, strict=True)
-        if is_decided
+        Verdict(pair[0].example.index, *pair[both[0] == "second"].models)
+        for pair, both in zip(pairs, preferred, strict=True)
+        # The same place in both orders is not the same completion.
+        if {*both} == {"first", "second"}
     ]
     no_verdict = sum(None in both for both in preferred)
     return EloResult(

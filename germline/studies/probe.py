@@ -108,7 +108,10 @@ class ProbeAdvice:
     def values(self) -> dict[str, Any]:
         """Return all measurements, as values for JSON."""
         rows = [{**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes]
-        return {**asdict(self), "recommended": self.settings, "sigma_probes": rows}
+        names = ("edge", "step", "generations", "notes", "seconds")
+        values = {name: getattr(self, name) for name in names}
+        center = asdict(self.center)
+        return {"recommended": self.settings, "center": center, "sigma_probes": rows, **values}
 
 
 def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:

@@ -46,7 +46,6 @@ from germline.analysis.groups import (
     names_by_layer,
     names_by_module,
     pairs_by_method,
-    unchanged,
 )
 from germline.analysis.request import Request, Result
 from germline.analysis.weights import Weights, pieces
@@ -75,6 +74,8 @@ SHARES = ("changed", "visible_in_bf16")
 COLUMNS = ("source", "module", "norm", "random_walk", "relative", *SHARES, *SPECTRUM)
 
 RESAMPLES = 1000
+
+UNCHANGED = " has the weights of its start: nothing changed"
 
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
@@ -125,7 +126,8 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
         Chart("norm of the change", "", "layer", [*norms, *walks], log_y=is_any),
         Chart("share visible in bf16", "", "layer", visible),
     ]
-    notes = [unchanged(row["source"]) for row in rows if row["module"] == "all" and not row["norm"]]
+    alike = [row for row in rows if row["module"] == "all" and not row["norm"]]
+    notes = [f"{row['source']}{UNCHANGED}" for row in alike]
     changed = [row for row in rows if row["norm"]]
     return Result("Change of the weights", COLUMNS, changed, charts, {"tensors": tensors}, notes)
 
@@ -270,7 +272,7 @@ def cosine(request: Request, settings: Section) -> Result:
             for one, chance in zip(values["cosine"], values["chance"], strict=True):
                 layers.append({**curve, "cosine": one, "of": "chance", "chance": chance})
     norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
-    notes = [unchanged(label) for label in compress(labels, norms == 0)]
+    notes = [f"{label}{UNCHANGED}" for label in compress(labels, norms == 0)]
     curves = lines(layers, "curve", "layer", "cosine")
     curves += lines(layers, "of", "layer", "chance", "dashed", first_color=MOST_CURVES)
     charts = [Chart("cosine of the changes", "", "layer", curves)]

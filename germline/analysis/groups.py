@@ -93,8 +93,3 @@ def lines(
 def _ends(values: Sequence[Estimate]) -> Interval:
     means = [mean for mean, _ in values]
     return values[0][1] if len(values) == 1 else (min(means), max(means))
-
-
-def unchanged(label: str) -> str:
-    """Return the note of a source that has the weights of its start."""
-    return f"{label} has the weights of its start: nothing changed"

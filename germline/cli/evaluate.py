@@ -301,6 +301,8 @@ def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
 
 
 def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[str, object]:
+    difference = difference_values(row.minus(first))
+    difference["to_first"] = difference.pop("mean")
     return {
         "source": row.source,
         "generation": row.generation,
@@ -308,7 +310,7 @@ def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[st
         "samples": row.evaluated.samples,
         "temperature": row.evaluated.temperature,
         **score_values(row.score, bootstrap=True),
-        **difference_values(row.minus(first)),
+        **{f"difference_{name}": one for name, one in difference.items()},
         **(dict(zip(("kl", "behavior"), row.kl, strict=True)) if row.kl else {}),
         "completions": row.completions,
     }

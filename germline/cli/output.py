@@ -63,24 +63,17 @@ def print_json(document: object) -> None:
 
 
 def difference_values(difference: "PairedDifference | None") -> dict[str, object]:
-    """Return a paired difference to the first row as values for JSON."""
+    """Return a paired difference as values for JSON."""
     fields = {
-        "difference_to_first": "mean",
-        "difference_error": "standard_error",
-        "difference_interval_95": "interval",
-        "difference_n": "n",
-        "difference_higher": "higher",
-        "difference_lower": "lower",
-        "difference_p": "sign_test",
+        "mean": "mean",
+        "error": "standard_error",
+        "interval_95": "interval",
+        "n": "n",
+        "higher": "higher",
+        "lower": "lower",
+        "p": "sign_test",
     }
     return {key: getattr(difference, field, None) for key, field in fields.items()}
-
-
-def gain_values(gain: "PairedDifference") -> dict[str, object]:
-    """Return the difference of the last score of a run and its first one as values for JSON."""
-    values = difference_values(gain)
-    mean = {"mean": values.pop("difference_to_first")}
-    return mean | {key.removeprefix("difference_"): value for key, value in values.items()}
 
 
 def score_values(score: "HeldOutScore", *, bootstrap: bool = False) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 from germline.cli.arguments import Generations, runs_of_sources, split_words
 from germline.cli.output import (
     AsJson,
-    gain_values,
+    difference_values,
     print_json,
     print_stderr,
     print_table,
@@ -93,9 +93,9 @@ def report(
 def _behavior_lines(run: "RunFacts") -> list[str]:
     from germline.report.text_format import behavior_change
 
-    found = run.behavior
-    change = f" ({behavior_change(found)})" if found and behavior_change(found) else ""
-    return [f"behavior of the held-out answers: {found.word}{change}"] if found else []
+    change = run.behavior and behavior_change(run.behavior)
+    of = f" ({change})" if change else ""
+    return [f"behavior of the held-out answers: {run.behavior.word}{of}"] if run.behavior else []
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
@@ -111,7 +111,7 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
                 "now": run.scores[-1].behavior,
             },
             "score": score_values(run.scores[-1]) if run.scores else None,
-            "since_start": run.gain and gain_values(run.gain),
+            "since_start": run.gain and difference_values(run.gain),
         }
         for run in runs
     ]

@@ -299,14 +299,27 @@ class ProgressView:
 
 
 def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
-    """Format a generation as one line."""
+    """Format a generation as one line; samples of one model have no spread to show."""
     width, row = len(str(record.generations - 1)), generation_row(record)
+    fitness = {name: number(value) for name, value in row["fitness"].items()}
     number_of = f"generation {record.generation:>{width}} ({record.generation + 1}/"
-    parts = [_fitness(row, config), _search(row, config), _cost_weight(row)]
+    parts = [f"{number_of}{record.generations})", f"fitness {fitness['mean']}"]
+    if config.method.members_generate:
+        between = f"{fitness['p20']} to {fitness['p80']}"
+        parts += [f"20-80 % of members {between}", f"best {fitness['max']}"]
+    if config.method.perturbs:
+        parts.append(f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}")
+    if (step := row.get("step_in_sigmas")) is not None:
+        parts.append("no signal" if row["zero_signal"] else f"step {number(step)} sigmas")
+    if row["learning_rate"] is not None:
+        parts.append(f"learning rate {number(row['learning_rate'])}")
+    if "lambda" in row:  # the weight of a cost in the reward
+        parts.append(f"lambda {number(row['lambda'])}")
+    if row.get("center_cost") is not None:
+        parts.append(f"cost of the center {number(row['center_cost'])}")
     parts.append(f"{number(row['tokens_per_s'])} tokens/s")
     scores = _held_out(record.held_out) if record.held_out else []
-    line = [f"{number_of}{record.generations})", *filter(None, parts), *scores, left]
-    return "  ".join(line).rstrip()
+    return "  ".join([*parts, *scores, left]).rstrip()
 
 
 def _trial_line(trial: SigmaTrial) -> str:
@@ -314,36 +327,6 @@ def _trial_line(trial: SigmaTrial) -> str:
         return f"calibrating sigma: measuring the KL divergence of sigma {trial.sigma:g} ..."
     source = ", kept from an earlier run" if trial.is_kept else ""
     return f"  sigma {trial.sigma:g}: estimated KL {number(trial.kl)} nats per token{source}"
-
-
-def _fitness(row: Row, config: Config) -> str:
-    """Describe the fitness of members; samples of one model have no spread to show."""
-    fitness = {name: number(value) for name, value in row["fitness"].items()}
-    parts = [f"fitness {fitness['mean']}"]
-    if config.method.members_generate:
-        between = f"{fitness['p20']} to {fitness['p80']}"
-        parts.append(f"20-80 % of members {between}  best {fitness['max']}")
-    return "  ".join(parts)
-
-
-def _search(row: Row, config: Config) -> str:
-    parts = []
-    if config.method.perturbs:
-        parts.append(f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}")
-    if (step := row.get("step_in_sigmas")) is not None:
-        parts.append("no signal" if row["zero_signal"] else f"step {number(step)} sigmas")
-    if row["learning_rate"] is not None:
-        parts.append(f"learning rate {number(row['learning_rate'])}")
-    return "  ".join(parts)
-
-
-def _cost_weight(row: Row) -> str:
-    """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
-    if "lambda" not in row:
-        return ""
-    cost = row["center_cost"]
-    of_center = "" if cost is None else f"  cost of the center {number(cost)}"
-    return f"lambda {number(row['lambda'])}{of_center}"
 
 
 def _held_out(score: HeldOutScore) -> list[str]:

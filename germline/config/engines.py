@@ -151,7 +151,7 @@ class FleetBase(KindSection):
     @property
     def in_process(self) -> bool:
         """Whether the only engine of the run is in this process."""
-        return False
+        return self.kind == "local" and self.engines == 1
 
     @property
     def is_elsewhere(self) -> bool:
@@ -167,11 +167,6 @@ class Local(FleetBase):
     """
 
     kind: Literal["local"] = "local"
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the only engine of the run is in this process."""
-        return self.engines == 1
 
 
 @register("fleet")

@@ -6,7 +6,7 @@ Rows are plain JSON objects for people and plots; rebuilding weights does not ne
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -346,30 +346,24 @@ def scores_by_retained(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOut
 
 def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
     """Read a row that `held_out_row` wrote."""
-    nested = ("completions", "scorers", "retained")
-    facts = {name: value for name, value in row.items() if name not in nested}
+    read = {name: _known(value) for name, value in row.items() if name != "completions"}
     scorers, retained = (
         {
-            name: _read_score(
-                {"generation": row["generation"], "metric": name, "reward": one["mean"], **one}
+            name: HeldOutScore(
+                **{"generation": row["generation"], "metric": name, "reward": one["mean"], **one}
             )
-            for name, one in row.get(group, {}).items()
+            for name, one in read.get(group, {}).items()
         }
         for group in ("scorers", "retained")
     )
-    return HeldOutRow(
-        replace(_read_score(facts), scorers=tuple(scorers.values()), retained=retained),
-        tuple(HeldOutSample(**one) for one in row["completions"]),
-    )
+    score = HeldOutScore(**read | {"scorers": tuple(scorers.values()), "retained": retained})
+    return HeldOutRow(score, tuple(HeldOutSample(**one) for one in row["completions"]))
 
 
-def _read_score(facts: Mapping[str, Any]) -> HeldOutScore:
-    """Read a score; JSON has no NaN: what could not be computed was written as null."""
-    read: dict[str, Any] = {
-        key: math.nan if value is None else value for key, value in facts.items()
-    }
-    for name in {"values", "rewards"} & read.keys():
-        read[name] = tuple(math.nan if one is None else one for one in facts[name])
-    if parts := facts.get("parts"):
-        read["parts"] = {part: math.nan if one is None else one for part, one in parts.items()}
-    return HeldOutScore(**read)
+def _known(value: Any) -> Any:
+    """Read a value; JSON has no NaN: what could not be computed was written as null."""
+    if isinstance(value, Mapping):
+        return {name: _known(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return tuple(map(_known, value))
+    return math.nan if value is None else value

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 from germline.config import Config, CustomTask, Ray, Vllm
 from germline.config.row_tasks import FileTask
@@ -209,11 +210,7 @@ def short_text(text: str) -> str:
     return f"{text[:LONGEST_SHOWN]!r} and {count_of(len(text) - LONGEST_SHOWN, 'more characters')}"
 
 
-def spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return `count` examples, evenly spaced over a split."""
-    return [examples[place] for place in places(len(examples), count)]
-
-
-def places(total: int, count: int) -> list[int]:
-    """Return `count` different numbers, evenly spaced over `range(total)`."""
-    return [place * total // min(count, total) for place in range(min(count, total))]
+def spread(examples: Sequence[Any], count: int) -> list[Any]:
+    """Return `count` of the examples, evenly spaced."""
+    total = len(examples)
+    return [examples[place * total // min(count, total)] for place in range(min(count, total))]

@@ -21,7 +21,7 @@ from germline.graders.fuzz_texts import HOSTILE
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.model_prompts import without_overlong
-from germline.run.preflight import distinct, places, prompts_in_both, short_text, spread
+from germline.run.preflight import distinct, prompts_in_both, short_text, spread
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
@@ -205,7 +205,7 @@ def _prompts(
         remark += f", but the model's context has {context}: {CONTEXT_REMEDY}"
     shown = tuple(
         ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
-        for place in places(len(task.examples("train")), count)
+        for place in spread(range(len(task.examples("train"))), count)
     )
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
 

@@ -30,18 +30,20 @@ the exact divergence up to 0.01 nats (`docs/methods.md`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from germline.config import MicrobatchSettings
 from germline.episodes import model_turns
 from germline.evaluation.held_out import mean_and_error
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import LogProbabilitiesQuery
 from germline.protocols import TextScorer
+from germline.rollout import cut_microbatches
 from germline.types import (
     Completion,
     Decoding,
@@ -134,12 +136,18 @@ def measure_texts(
         completions: the texts, `[members][examples]`.
     """
     readings: list[list[TextDivergence]] = [[] for _ in members]
-    for some, few in _split(completions, POSITIONS_AT_ONCE):
-        prompts, written = examples[few], [row[few] for row in completions[some]]
-        ours = tuned.read(members[some], prompts, written)
-        theirs = start.read([None] * len(written), prompts, written)
-        for kept, *texts in zip(readings[some], ours, theirs, written, strict=True):
-            kept += [text_divergence(*one) for one in zip(*texts, strict=True)]
+    longest = max(len(one.tokens) for row in completions for one in row)
+    texts = max(1, POSITIONS_AT_ONCE // max(1, longest))
+    width = min(texts, len(examples))
+    size = MicrobatchSettings(members=max(1, texts // width), examples=width)
+    for part in cut_microbatches(members, examples, size):
+        some = slice(part.first_member, part.first_member + len(part.members))
+        few = slice(part.first_example, part.first_example + len(part.examples))
+        written = [row[few] for row in completions[some]]
+        ours = tuned.read(part.members, part.examples, written)
+        theirs = start.read([None] * len(written), part.examples, written)
+        for kept, *those in zip(readings[some], ours, theirs, written, strict=True):
+            kept += [text_divergence(*one) for one in zip(*those, strict=True)]
     return readings
 
 
@@ -249,18 +257,3 @@ def count_examples(new_tokens: int, members: int) -> int:
     """Return how many examples members are measured on, for answers of so many tokens."""
     most = min(MOST_EXAMPLES, TOKENS_IN_ALL // new_tokens, EXAMPLES_OF_MEMBER * members)
     return max(FEWEST_EXAMPLES, most)
-
-
-def _split(completions: Sequence[Sequence[Completion]], most: int) -> Iterator[tuple[slice, slice]]:
-    """Cut completions `[members][examples]` into pieces of members and of examples.
-
-    A piece has at most so many positions, unless a single completion is longer.
-    """
-    longest = max(len(one.tokens) for row in completions for one in row)
-    texts = max(1, most // max(1, longest))
-    width = min(texts, len(completions[0]))
-    height = max(1, texts // width)
-    for first in range(0, len(completions), height):
-        members = slice(first, min(first + height, len(completions)))
-        for place in range(0, len(completions[0]), width):
-            yield members, slice(place, min(place + width, len(completions[0])))

@@ -62,10 +62,6 @@ class MethodSection(KindSection):
         """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
         return (sigma,)
 
-    def title(self, strategy: str) -> str:
-        """Name the method in the title of a run, given the kind of the strategy."""
-        return self.kind
-
 
 @register("method", "germline.methods.prompt_search:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
@@ -82,10 +78,6 @@ class EvolutionStrategy(MethodSection):
     def generated_rows(self, population: int) -> int:
         """Return the samples of all members."""
         return population * self.samples
-
-    def title(self, strategy: str) -> str:
-        """Name the strategy."""
-        return strategy
 
 
 @register("method", "germline.methods.randopt:RandOptMethod")
@@ -140,10 +132,6 @@ class CenterSamplesSection(MethodSection):
     """Completions that the center samples for each example."""
     temperature: float = Field(1.0, gt=0)
     """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
-
-    def title(self, strategy: str) -> str:
-        """Name the method and its group size."""
-        return f"{self.kind} G = {self.group_size}"
 
     def generated_rows(self, population: int) -> int:
         """Return the size of a group."""

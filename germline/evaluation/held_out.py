@@ -140,8 +140,8 @@ def score_center(
     evaluation = evaluate(examples, decoding)
     values = values_by_sample(evaluation, task.metric, examples)
     of = partial(score_of_values, generation, higher_is_better=task.metric_higher_is_better)
-    score = of(task.metric, [_mean_of_known(column) for column in values.T])
-    reward, parts = _mean_of_known(evaluation.rewards), mean_parts(evaluation.rollouts)
+    score = of(task.metric, [mean_of_known(column) for column in values.T])
+    reward, parts = mean_of_known(evaluation.rewards), mean_parts(evaluation.rollouts)
     score = replace(score, reward=reward, parts=parts)
     if len(values) > 1:
         answers = answers_by_sample(evaluation, task, examples)
@@ -154,7 +154,8 @@ def score_center(
     return score, evaluation
 
 
-def _mean_of_known(values: np.ndarray) -> float:
+def mean_of_known(values: np.ndarray) -> float:
+    """Return the mean of the values that are no NaN; NaN where there is none."""
     return math.nan if np.isnan(values).all() else float(np.nanmean(values))
 
 

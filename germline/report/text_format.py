@@ -277,7 +277,9 @@ def without_common_start(prompts: Sequence[str]) -> list[str]:
 def run_title(config: Config) -> tuple[str, str]:
     """Return a run's title in two lines: task, model, space and method; population and seed."""
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
-    how = config.method.title(config.strategy.kind)
+    method, group = config.method.kind, getattr(config.method, "group_size", None)
+    how = config.strategy.kind if method == "es" else method
+    how += f" G = {group}" if group else ""
     population = f"N = {config.strategy.population}, " if config.method.perturbs else ""
     return (
         f"{config.task.title} · {Path(config.model).name} · {config.space.kind}{rank} · {how}",

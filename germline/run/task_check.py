@@ -267,19 +267,18 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers) -> TaskCheckRow:
         return row
     if again.row.verdict == "wrong":  # the second time
         return again.row
-    lost = []
-    for text, written, first, second in zip(
-        gold.texts, again.texts, gold.row.rewards, again.row.rewards, strict=True
-    ):
-        if text != written and not second >= first:
-            lost.append((text, written))
-        elif text == written and second != first:
+    graded = [
+        *zip(gold.texts, again.texts, gold.row.rewards, again.row.rewards, strict=True),
+    ]
+    for text, written, first, second in graded:
+        if text == written and second != first:
             remark = (
                 f"the reward is not deterministic: {first:g} and then {second:g} for the same "
                 "answer; compute it from the completion and the row alone, or a run cannot be "
                 "resumed"
             )
             return replace(row, verdict="wrong", remark=remark)
+    lost = [one for one in graded if one[0] != one[1] and not one[3] >= one[2]]
     if lost:
         remark = (
             f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "

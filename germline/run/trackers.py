@@ -180,7 +180,14 @@ class WandbTracker(ScalarObserver):
 
     def write_scalars(self, scalars: Mapping[str, float], axis: str, step: int) -> None:
         """Log numbers over `axis`, as W&B's own steps only count calls."""
-        self._call(lambda run: self._log(run, scalars, axis, step))
+
+        def log_scalars(run: Any) -> None:
+            for name in scalars.keys() - self._steps:
+                run.define_metric(name, step_metric=axis)
+            self._steps.update(scalars)
+            run.log({axis: step, **scalars})
+
+        self._call(log_scalars)
 
     def on_stop(self) -> None:
         """Remember that training came to an end; one that raises an error never does."""
@@ -191,12 +198,6 @@ class WandbTracker(ScalarObserver):
         if self._has_stopped:
             self._call(self._log_figure)
         self._call(lambda run: run.finish(exit_code=0 if self._has_stopped else 1))
-
-    def _log(self, run: Any, scalars: Mapping[str, float], axis: str, step: int) -> None:
-        for name in scalars.keys() - self._steps:
-            run.define_metric(name, step_metric=axis)
-        self._steps.update(scalars)
-        run.log({axis: step, **scalars})
 
     def _log_figure(self, run: Any) -> None:
         import wandb

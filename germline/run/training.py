@@ -137,7 +137,12 @@ class Training:
         with ExitStack() as cleanup:
             cleanup.enter_context(self._parts)
             cleanup.callback(self.directory.release_lock)
-            observers = self._observers()
+            observers: list[Observer] = [self._finding_log]
+            if self.config.record.tensorboard:
+                observers.append(TensorBoard(self.directory.tensorboard, self._first))
+            if self.config.record.wandb:
+                observers.append(WandbTracker(self.directory))
+            observers.append(Snapshots(self.directory, self._parts.fleet))
             for observer in observers:
                 cleanup.callback(observer.close)
             if self._first == 0 and self.start is None:
@@ -153,19 +158,6 @@ class Training:
                 self._tell_held_out(done, observers)
         # After the lock is released, as the report states whether the run is active.
         write_pages(self.directory)
-
-    def _observers(self) -> tuple[Observer, ...]:
-        directory, parts, record = self.directory, self._parts, self.config.record
-        trackers: list[Observer] = []
-        if record.tensorboard:
-            trackers.append(TensorBoard(directory.tensorboard, self._first))
-        if record.wandb:
-            trackers.append(WandbTracker(directory))
-        return (
-            self._finding_log,
-            *trackers,
-            Snapshots(directory, parts.fleet),
-        )
 
     def _check_that_members_differ(self) -> None:
         """Ask an engine whether it applies noise, whatever an earlier calibration has measured.
@@ -214,7 +206,10 @@ class Training:
             self._meter.training(record.strategy_metrics)
             done = record.generation + 1
             if done % self.config.held_out.every == 0 and done < span.stop:
-                record = self._with_score(record, done)
+                started = time.perf_counter()
+                score = self._score(done, is_end=False)[0]
+                timing = {**record.timing, "held_out_s": time.perf_counter() - started}
+                record = replace(record, held_out=score, timing=timing)
             record = replace(record, budget=self._meter.spent())
             if has_limits:
                 self._stopping |= reached_limit(self.config.budget, record.budget) is not None
@@ -238,12 +233,6 @@ class Training:
         if self._stopping and self.directory.journal.last_generation() < 0:
             raise _StoppedInCalibration
         self.on_trial(trial)
-
-    def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
-        started = time.perf_counter()
-        score = self._score(done, is_end=False)[0]
-        timing = {**record.timing, "held_out_s": time.perf_counter() - started}
-        return replace(record, held_out=score, timing=timing)
 
     def _score(self, generation: int, *, is_end: bool) -> tuple[HeldOutScore, Sequence[Rollout]]:
         parts = self._parts

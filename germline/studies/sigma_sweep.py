@@ -24,6 +24,7 @@ from germline.config import AutoSigma, Config, Nes, PromptSearch
 from germline.engines.master_weights import Masters
 from germline.estimates.machine import with_dtype
 from germline.evaluation.behavior import Answer, behavior
+from germline.evaluation.held_out import mean_of_known
 from germline.evaluation.kl_divergence import KlDivergence, MemberKl, measure_texts
 from germline.fleet import LocalFleet
 from germline.generation_loop import batches, generations
@@ -287,7 +288,7 @@ def _measured(engine: ProbeEngine, method: Method | None, place: int) -> SigmaPr
     ]
     return SigmaProbe(
         sigma=0.0,
-        reward=_known_mean(generated.rewards),
+        reward=mean_of_known(generated.rewards),
         spread=float(np.nanstd(fitness(compared.rewards))),
         informative=informative_examples(compared.rewards),
         agreement=agreement,
@@ -299,16 +300,11 @@ def _measured(engine: ProbeEngine, method: Method | None, place: int) -> SigmaPr
 def _mean(sigma: float, batches: Sequence[SigmaProbe]) -> SigmaProbe:
     names = ("reward", "spread", "informative", "agreement", "garbage")
     means: dict[str, Any] = {
-        name: _known_mean([getattr(one, name) for one in batches]) for name in names
+        name: mean_of_known(np.array([getattr(one, name) for one in batches], dtype=np.float64))
+        for name in names
     }
     if math.isnan(means["agreement"]):
         means["agreement"] = None
     divergence = np.mean([batch.divergence for batch in batches])
     # Members whose logits are not finite have diverged without bound.
     return SigmaProbe(sigma, divergence=float(np.nan_to_num(divergence, nan=math.inf)), **means)
-
-
-def _known_mean(values: object) -> float:
-    array = np.asarray(values, dtype=np.float64)
-    known = array[~np.isnan(array)]
-    return float(known.mean()) if len(known) else math.nan

@@ -210,13 +210,14 @@ def read_recorded(values: Mapping[str, Any]) -> Config:
         return Config.model_validate(kept)
     except ValidationError as error:
         for mistake in error.errors(include_url=False):
-            *place, name = mistake["loc"]
-            section = reduce(lambda here, part: here.get(part, here), place, kept)  # or a kind
-            if mistake["type"] == "extra_forbidden" and name in GONE:
-                if GONE[str(name)] in (..., mistake["input"]):
-                    section.pop(name, None)
-            elif mistake["type"] == "less_than_equal" and place == ["graders"]:
-                section[name] = mistake["ctx"]["le"]
+            *place, name = map(str, mistake["loc"])
+            is_gone = mistake["type"] == "extra_forbidden" and name in GONE
+            if is_gone and GONE[name] in (..., mistake["input"]):
+                # A place has the names of kinds as well.
+                section = reduce(lambda here, part: here.get(part, here), place, kept)
+                section.pop(name, None)
+            elif mistake["type"] == "less_than_equal" and mistake["loc"] == ("graders", "workers"):
+                kept["graders"]["workers"] = mistake["ctx"]["le"]
     return validate_config(kept)
 
 

@@ -70,10 +70,12 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     if not isinstance(config.engine, InProcess) or isinstance(task, EpisodeTask):
         return
     limit = _PromptLimit.of(config, task)
+    if limit is None:
+        return
     drawn = [("train", one) for one in task.examples("train")]
     drawn += [("test", one) for one in task.examples("test")[: config.held_out.examples]]
     longest = sorted(drawn, key=lambda one: _bytes(one[1]), reverse=True)[:TOKENIZED]
-    for split, example in longest if limit else ():
+    for split, example in longest:
         if not limit.fits(example):
             from germline.engines.prompt_batch import context_error
 

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_said_with_what_needs_less_memory(tmp_path):
     found = recommended(LLAMA, machine=gpu(24.0))
     texts = text_lengths(found.config, make_task(found.config.task))
     assert found.estimate == estimate(found.config, shape_of(LLAMA), texts, gpu(24.0))
-    assert not found.estimate.fits
+    assert found.estimate.lacking
     said = config_text(found, "germline new", "c.yaml").replace("\n#", "")
     assert "Only 24.0 GB of device memory are there: less is needed by engine.dtype" in said
     assert "Only" not in config_text(recommended(QWEN), "germline new", "c.yaml")

@@ -119,11 +119,6 @@ class Estimate:
         """The first place without enough memory; None if the run fits."""
         return next((one for one in self.places if self.needed(one) > self.available(one)), None)
 
-    @property
-    def fits(self) -> bool:
-        """Whether every place has enough memory."""
-        return self.lacking is None
-
 
 def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Machine) -> Estimate:
     """Compute the memory that a config needs on a machine."""

@@ -83,23 +83,19 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "missing": int(np.isnan(evaluation.rewards).sum()),
         "failures": dict(sorted(failures.items())),
     }
-    if (step := step_in_sigmas(record.update)) is not None:
-        row["step_in_sigmas"] = step
-    if record.calibration:
-        row["calibration"] = [
-            {"sigma": trial.sigma, "kl": trial.kl} for trial in record.calibration
-        ]
-    if record.sigmas:
-        values = record.sigmas.values()
-        row["sigmas"] = {"min": min(values), "max": max(values)}
-    if record.signals:
-        row["signals"] = asdict(record.signals)
-    if parts := mean_parts(evaluation.rollouts):
-        row["parts"] = parts
-    if record.held_out is not None:
-        row["held_out"] = score_fields(record.held_out, values=False)  # held_out.jsonl has them
-    if record.budget:
-        row["budget"] = dict(record.budget)
+    sigmas, scored = record.sigmas.values(), record.held_out
+    more = {
+        "step_in_sigmas": step_in_sigmas(record.update),
+        "calibration": [{"sigma": one.sigma, "kl": one.kl} for one in record.calibration] or None,
+        "sigmas": {"min": min(sigmas), "max": max(sigmas)} if sigmas else None,
+        "signals": asdict(record.signals) if record.signals else None,
+        "parts": mean_parts(evaluation.rollouts) or None,
+        "held_out": score_fields(scored, values=False)
+        if scored
+        else None,  # held_out.jsonl has all
+        "budget": dict(record.budget) or None,
+    }
+    row |= {name: value for name, value in more.items() if value is not None}
     return row | dict(record.strategy_metrics)
 
 

@@ -62,7 +62,7 @@ class DryRun:
     @property
     def fits(self) -> bool:
         """Whether memory is estimated to suffice."""
-        return self.estimate is None or self.estimate.fits
+        return self.estimate is None or self.estimate.lacking is None
 
 
 def dry_run(
@@ -95,7 +95,7 @@ def dry_run(
         searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
         config = with_population(config, strategy_of_run(config, sum(map(math.prod, searched))))
         found = estimate(config, shape, texts, machine_here(config))
-    if isinstance(config.fleet, Local) and (found is None or found.fits):
+    if isinstance(config.fleet, Local) and (found is None or found.lacking is None):
         check_memory(config, engines=config.fleet.engines)  # an estimate says more than a refusal
     return DryRun(
         config=config,

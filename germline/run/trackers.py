@@ -17,7 +17,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from tensorboardX.summary import scalar
 
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors
-from germline.record.metrics_rows import fitness_summary, mean_parts, mean_sigma
+from germline.record.metrics_rows import generation_row
 from germline.record.run_paths import is_seed_study
 from germline.run.observers import Observer, draw_evolution
 from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -53,17 +52,15 @@ class ScalarObserver(Observer, ABC):
 
     def on_generation(self, record: GenerationRecord) -> None:
         """Write the known numbers of one generation."""
-        fitness, seconds = fitness_summary(record.fitness), record.evaluation.decode_seconds
+        row = generation_row(record)
+        names = {"mean": "mean", "p20": "p20", "p80": "p80", "best": "max"}
         scalars = {
-            "fitness/mean": fitness["mean"],
-            "fitness/p20": fitness["p20"],
-            "fitness/p80": fitness["p80"],
-            "fitness/best": fitness["max"],
-            "search/sigma": mean_sigma(record),
+            **{f"fitness/{name}": row["fitness"][key] for name, key in names.items()},
+            "search/sigma": row["sigma"],
             **_numbers("search", record.strategy_metrics),
-            **_numbers("parts", mean_parts(record.evaluation.rollouts)),
-            **_numbers("signals", asdict(record.signals) if record.signals else {}),
-            "speed/tokens_per_s": record.evaluation.tokens / seconds if seconds > 0 else None,
+            **_numbers("parts", row.get("parts", {})),
+            **_numbers("signals", row.get("signals", {})),
+            "speed/tokens_per_s": row["tokens_per_s"],
         }
         known = {name: value for name, value in scalars.items() if value is not None}
         self.write_scalars(known, "generation", record.generation)

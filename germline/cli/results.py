@@ -83,8 +83,7 @@ def report(
             of = f"{one.path}: " if len(facts) > 1 else ""
             for finding in one.findings:
                 typer.echo(f"{of}{finding.level}: {finding.sentence}")
-            counted = text_format.counted_by(one.config)
-            scores = text_format.score_lines(one.scores, counted, one.done)
+            scores = text_format.score_lines(one.scores, one.config, one.done)
             for line in [*scores, *_behavior_lines(one)]:
                 typer.echo(f"{of}{line}")
         typer.echo(f"written to {path}")

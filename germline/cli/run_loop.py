@@ -159,12 +159,12 @@ def run_as_json(run: RunDirectory) -> dict[str, Any]:
 
 def print_result(run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out answers and scores before and after training, findings, paths of files."""
-    rows, counted = run.held_out(), text_format.counted_by(run.config)
+    rows = run.held_out()
     if not quiet and len(rows) > 1 and rows[0].samples and rows[-1].samples:
         console = Console()
         console.print(_completions_table(rows[0], rows[-1], console.width))
     done = run.journal.last_generation() + 1
-    lines = text_format.score_lines([row.score for row in rows], counted, done)
+    lines = text_format.score_lines([row.score for row in rows], run.config, done)
     if voters := run.ensemble():
         alone = text_format.number(voters[0]["score"])
         lines.append(

@@ -118,7 +118,7 @@ def _section(run: RunFacts, place: int) -> dict[str, Any]:
         },
         "rows_each": run.config.method.generated_rows(run.config.strategy.population or 1),
         "examples": batch_examples(run.rows, run.config),
-        "scores": text_format.score_lines(run.scores, text_format.counted_by(run.config), run.done),
+        "scores": text_format.score_lines(run.scores, run.config, run.done),
         "ensemble": run.run.ensemble(),
         "behavior": text_format.behavior_change(run.behavior) if run.behavior else "",
         "settings": _yaml(comparison.changed_settings(run.config)),

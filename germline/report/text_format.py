@@ -153,17 +153,17 @@ def scorer_line(*scores: HeldOutScore) -> str:
     return f"held-out scorer {scores[-1].metric}: {values}{better}"
 
 
-def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> list[str]:
+def score_lines(scores: Sequence[HeldOutScore], config: Config, done: int = 0) -> list[str]:
     """Describe the first, the last and the best held-out score, and those by scorers, in lines.
 
     Args:
         scores: held out, in order.
-        counted: the unit in which they are counted; see `counted_by`.
+        config: of the run.
         done: updates of the run, which are said where there are some since the last score.
     """
     if not any(one.n for one in scores):
         return ["held-out: no example could be scored"] if scores else []
-    last, best = scores[-1], best_between(scores)
+    last, best, counted = scores[-1], best_between(scores), counted_by(config)
     ends = (scores[0], last) if last.generation != scores[0].generation else (last,)
     values = " -> ".join(map(score, ends))
     line = f"held-out {last.metric}: {values} (mean and 95 % interval, n {last.n})"

@@ -27,17 +27,8 @@ TINY_MODEL, LARGE_MODEL = 100e6, 1e9
 """Weights: below the first a generation takes seconds on a CPU; from the second on, members are
 expensive."""
 
-USUAL_POPULATION, LARGE_POPULATION = 128, 64
-TINY_BATCH, USUAL_BATCH = 8, 16
-TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
-HELD_OUT, SCORES = 200, 10
-LEAST_POPULATION, LEAST_BATCH, LEAST_GENERATIONS = 16, 4, 10
-LEAST_HELD_OUT, LEAST_SCORES = 32, 2
 SHARES = tuple(0.95**step for step in range(60))
 """Shares of the usual sizes, one after another, where the time of the run has a limit."""
-
-NANO_LAYERS = "3"
-"""Of the model nano; the template of `germline new` and the shipped configs have the same."""
 
 WIDTH = 96
 GIGABYTE = 1e9
@@ -92,7 +83,7 @@ def recommend(
         ),
     }
     if model == "nano":
-        fixed["space.layers"] = Choice(NANO_LAYERS, "The last of nano's four layers.")
+        fixed["space.layers"] = Choice("3", "The last of nano's four layers.")
     for share in SHARES:
         settings = fixed | _search_settings(shape, made, share)
         if is_short(_config(settings)):
@@ -179,15 +170,15 @@ def _search_settings(shape: ModelShape, task: Task, share: float) -> Settings:
         return max(least, round(usual * share))
 
     is_tiny = shape.numbers < TINY_MODEL
-    population = LARGE_POPULATION if shape.numbers >= LARGE_MODEL else USUAL_POPULATION
-    batch = part(TINY_BATCH if is_tiny else USUAL_BATCH, LEAST_BATCH)
-    generations = part(TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS, LEAST_GENERATIONS)
-    every = max(1, generations // part(SCORES, LEAST_SCORES))
-    scored = min(len(task.examples("test")), part(HELD_OUT, LEAST_HELD_OUT))
+    population = 64 if shape.numbers >= LARGE_MODEL else 128
+    batch = part(8 if is_tiny else 16, 4)
+    generations = part(50 if is_tiny else 200, 10)
+    every = max(1, generations // part(10, 2))
+    scored = min(len(task.examples("test")), part(200, 32))
     reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
     return {
         "strategy.population": Choice(
-            2 * part(population // 2, LEAST_POPULATION // 2),
+            2 * part(population // 2, 8),
             "Usual are 128 members below one billion weights and 64 above; more give a less noisy "
             f"update.{reduced}",
         ),

@@ -19,7 +19,7 @@ from germline.fleet import LocalFleet
 from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score, early_stop, reached_limit
-from germline.report.run_facts import RunFacts, list_runs
+from germline.report.run_facts import RunFacts
 from germline.run.training import _cpu_s
 from germline.types import Completion, Example, GermlineError, HeldOutScore
 from tests.command_line import command
@@ -266,8 +266,7 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert directory.ending.setting == "held_out.patience=3"
     assert "better than that after 0 updates" in directory.ending.reason
     assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
-    (summary,) = list_runs(tmp_path)
-    assert getattr(summary, "state", None) == "finished"
+    assert RunFacts(directory.path).state == "finished"
     assert "\tstopped early" in command("list", "runs", tmp_path).output
     assert "stopped early" in directory.report.read_text()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from germline.record import RunDirectory
-from germline.report.run_facts import UnreadableRun, list_runs
 from germline.types import GermlineError
+from tests.command_line import command
 
 # It trains in a process of its own, with the package installed.
 pytestmark = pytest.mark.slow
@@ -35,6 +35,7 @@ from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.report.html_page import _environment
 from germline.types import GermlineError
+from tests.command_line import command
 from typer.testing import CliRunner
 
 # As in the tests' own process: drawing takes most of the time of a short run.
@@ -166,6 +167,4 @@ def test_mistakes_in_its_settings_are_told_as_those_in_built_in_ones(facts):
 def test_without_the_package_its_runs_name_the_kind_that_is_missing(facts, folder):
     with pytest.raises(GermlineError, match=r"there is no kind 'sign_search'"):
         RunDirectory.open(folder / "trained")
-    (listed, _) = list_runs(folder)
-    assert isinstance(listed, UnreadableRun)
-    assert "there is no kind" in listed.reason
+    assert "there is no kind" in command("list", "runs", folder).stderr

@@ -18,8 +18,8 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
-from germline.record.run_paths import LOCK_FILE, PAUSE_S, is_locked
-from germline.report.run_facts import RunFacts, list_runs
+from germline.record.run_paths import LOCK_FILE, PAUSE_S, is_locked, run_directories
+from germline.report.run_facts import RunFacts
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score, update
@@ -215,15 +215,13 @@ def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
     for generation in range(10):
         other.write(record(generation), BATCH)
     other.release_lock()
-    second, first = list_runs(run.path.parent)
-    assert isinstance(first, RunFacts)
-    assert isinstance(second, RunFacts)
+    second, first = map(RunFacts, run_directories(run.path.parent))
     assert (first.path, first.done, first.state) == (run.path, 1, "running")
     assert first.scores == [score(0, 0.25), score(1, 0.5)]
     assert (second.done, second.state, second.scores) == (10, "finished", [])
 
 
 def test_an_overview_of_no_folder_says_so(tmp_path: Path) -> None:
-    assert list_runs(tmp_path) == []
+    assert run_directories(tmp_path) == []
     with pytest.raises(GermlineError, match="there is no folder"):
-        list_runs(tmp_path / "nowhere")
+        run_directories(tmp_path / "nowhere")

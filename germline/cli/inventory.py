@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from germline.cli.output import AsJson, print_json, print_stderr, print_table, score_values
 from germline.errors import count_of
-
-if TYPE_CHECKING:
-    from germline.report.run_facts import RunFacts, UnreadableRun
-
 
 GROUPS = {
     "tasks": "task",
@@ -135,41 +131,50 @@ def _settings() -> Rows:
 
 
 def _list_runs(folder: Path, *, as_json: bool) -> None:
-    from germline.report.run_facts import UnreadableRun, list_runs
+    from germline.record.run_paths import is_seed_study, run_directories, seed_runs
 
-    runs = list_runs(folder)
+    runs = [
+        _run_values(run)
+        for path in run_directories(folder)
+        for run in (seed_runs(path) if is_seed_study(path) else [path])
+    ]
     if as_json:
-        print_json([_run_values(run) for run in runs])
+        print_json(runs)
         return
     for run in runs:
-        if isinstance(run, UnreadableRun):
-            print_stderr(run.reason, "red")
+        if "reason" in run:
+            print_stderr(run["reason"], "red")
     if runs:
-        columns = ("run", "task", "done", "held-out", "state")
-        print_table(columns, [_run_cells(_run_values(run)) for run in runs])
+        print_table(("run", "task", "done", "held-out", "state"), [*map(_run_cells, runs)])
     else:
         print_stderr("no runs found")
 
 
-def _run_values(run: "RunFacts | UnreadableRun") -> dict[str, Any]:
+def _run_values(path: Path) -> dict[str, Any]:
     from germline.record.run_paths import written_at
-    from germline.report.run_facts import UnreadableRun
+    from germline.report.run_facts import RunFacts
+    from germline.types import GermlineError
 
-    if isinstance(run, UnreadableRun):
-        return {"run": run.path, "state": run.state, "reason": run.reason}
-    first, last = (run.scores[0], run.scores[-1]) if run.scores else (None, None)
+    try:
+        run = RunFacts(path)
+        scores = run.scores  # a damaged file of scores is found here
+    except (GermlineError, OSError) as error:
+        return {"run": path, "state": "damaged", "reason": str(error)}
+    if run.damage:
+        return {"run": path, "state": "damaged", "reason": run.damage}
+    first, last = (scores[0], scores[-1]) if scores else (None, None)
     start = None if first is None or first.generation else first
-    scores = {"start": start, "newest": last, "best": run.best}
+    held_out = {"start": start, "newest": last, "best": run.best}
     engine = run.config.engine
     return {
-        "run": run.path,
+        "run": path,
         "state": run.shown_state,
         "task": run.config.task.title,
         "model": engine.kind if engine.has_own_model else run.config.model,
         "done": run.done,
         "generations": run.config.generations,
-        "held_out": {name: one and score_values(one) for name, one in scores.items()},
-        "age_s": max(0.0, time.time() - written_at(run.path)),
+        "held_out": {name: one and score_values(one) for name, one in held_out.items()},
+        "age_s": max(0.0, time.time() - written_at(path)),
     }
 
 

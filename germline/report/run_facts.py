@@ -7,7 +7,6 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -24,8 +23,6 @@ from germline.record.run_paths import (
     folder_to_resume,
     is_locked,
     is_seed_study,
-    run_directories,
-    seed_runs,
 )
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
@@ -201,33 +198,6 @@ class RunFacts:
     def total(self, name: str) -> int:
         """Sum a count, such as `tokens`, over all generations."""
         return sum(row.get(name, 0) for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableRun:
-    """A run directory that cannot be opened, or whose journal lost lines, and why."""
-
-    path: Path
-    reason: str
-    state: Literal["damaged"] = "damaged"
-
-
-def list_runs(folder: Path) -> list[RunFacts | UnreadableRun]:
-    """Read every run directory in a folder, newest first; unreadable ones hold the error."""
-    return [
-        _run(run)
-        for path in run_directories(folder)
-        for run in (seed_runs(path) if is_seed_study(path) else [path])
-    ]
-
-
-def _run(path: Path) -> RunFacts | UnreadableRun:
-    try:
-        run = RunFacts(path)
-        _ = run.held_out  # a damaged file of scores is found here
-    except (GermlineError, OSError) as error:
-        return UnreadableRun(path, str(error))
-    return UnreadableRun(path, run.damage) if run.damage else run
 
 
 def next_commands(run: RunDirectory) -> list[str]:

@@ -163,4 +163,4 @@ def model_turns(example: Example, rollout: Rollout) -> list[tuple[Example, Compl
 
 def environment_seed(example: Example, decoding: Decoding) -> int:
     """Return the seed of an example's environment, below 2^32: the same for all members."""
-    return hashed_number(f"germline environment/{decoding.noise_name}/{example.index}", 32)
+    return hashed_number(f"germline environment/{decoding.noise_place}/{example.index}", 32)

@@ -74,8 +74,8 @@ class Decoding:
     noise_stream: str = "train"
 
     @property
-    def noise_name(self) -> str:
-        """The name of the run seed, generation and stream of the sampling noise."""
+    def noise_place(self) -> str:
+        """Run seed, generation and stream of the sampling noise, as part of a name."""
         return f"{self.noise_seed}/{self.noise_generation}/{self.noise_stream}"
 
 

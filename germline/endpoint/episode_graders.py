@@ -170,7 +170,7 @@ def episode_seeds(examples: Sequence[Example], decoding: Decoding) -> list[int]:
 
 
 def _seed(decoding: Decoding, example: str, occurrence: int) -> int:
-    name = f"germline endpoint/{decoding.noise_name}/{example}/{occurrence}"
+    name = f"germline endpoint/{decoding.noise_place}/{example}/{occurrence}"
     return hashed_number(name, 40) * RUNS
 
 

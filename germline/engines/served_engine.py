@@ -277,6 +277,6 @@ def example_sampling_seeds(
 
     It is below 2^63, the range that inference engines accept.
     """
-    where, later = decoding.noise_name, f"/turn {turn}" if turn else ""
+    where, later = decoding.noise_place, f"/turn {turn}" if turn else ""
     rows = (f"{one.index}/sample {one.sample}" if one.sample else one.index for one in examples)
     return tuple(hashed_number(f"germline sampling/{where}/{row}{later}", 63) for row in rows)

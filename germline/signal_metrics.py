@@ -11,6 +11,12 @@ values closer than `shaping.RESOLUTION` are equal, as they are to every shaping.
     (6)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
          signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
+    (7)  f = |C|^2 / (n / (n - 1) sum_j |C_j - C / n|^2) - 1        C = sum_j C_j
+
+with C_j the coefficients (3) of the rewards of example j of n, less their mean over members. Its
+mean is 0 where examples agree by chance alone, also where members differ on few of them, where the
+noise of (6) is too small: leaving out one example does not change the shape of another.
+
 (4) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
 in a high dimension are. (5) is the participation ratio: N for equal coefficients, 1 for a single
 one other than 0. (6) is the jackknife variance of the coefficients (Efron and
@@ -28,11 +34,11 @@ average several generations. Members given by coordinates have no (3) to (5).
 **Random walk.** An update changes each weight by the sum of c_k eps_k over directions, times the
 learning rate a. Without a signal the coefficients are noise, so a step has the root mean square
 
-    (7)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
+    (8)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
 
 and steps along new directions add up as a random walk, which bounds the noise from above:
 
-   (8)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
+    (9)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
 With momentum, a step counts 1 / (1 - momentum) times in the end. Adam divides by the size of its
 gradients, so that s_t = a_t for gradients of any size. Weight decay is not included, nor are sigmas
@@ -63,6 +69,9 @@ from germline.types import (
 MOST_GROUPS = 32
 """Largest G of equation (6): each group costs shaping the whole population once."""
 
+MOST_EXCESS = 100.0
+"""Largest f of equation (7), of examples that agree exactly."""
+
 
 def is_zero_signal(update: Update | MeanUpdate) -> bool:
     """Say whether all coefficients, or all utilities, of an update are 0."""
@@ -72,7 +81,7 @@ def is_zero_signal(update: Update | MeanUpdate) -> bool:
 
 
 class RandomWalk:
-    """The distance of equation (8), update by update."""
+    """The distance of equation (9), update by update."""
 
     def __init__(self, optimizer: OptimizerConfig | None = None, start: float = 0.0) -> None:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
@@ -243,8 +252,25 @@ def signal_power(
             signal = total - noise
             total = max(0.0, signal) + share * noise
             noise = total - signal
-    finite = np.isfinite(total) and np.isfinite(noise)
-    return SignalPower(float(total), float(noise)) if finite else None
+    if not (np.isfinite(total) and np.isfinite(noise)):
+        return None
+    return SignalPower(float(total), float(noise), _excess(population, rewards))
+
+
+def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float | None:
+    """Return f of equation (7), at most `MOST_EXCESS`; 0 where members do not differ."""
+    known = ~np.isnan(rewards)
+    means = np.where(known, rewards, 0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
+    centered = np.where(known, rewards - means, 0.0)
+    parts = np.stack([direction_weights(population, column) for column in centered.T], axis=1)
+    n, whole = parts.shape[1], parts.sum(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        power = float((whole**2).sum())
+        noise = float(((parts - whole[:, None] / n) ** 2).sum()) * n / (n - 1)
+    if not (math.isfinite(power) and math.isfinite(noise)):
+        return None
+    least = power / (1 + MOST_EXCESS)
+    return power / max(noise, least) - 1 if power or noise else 0.0
 
 
 def _shaped_weights(

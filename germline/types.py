@@ -248,10 +248,15 @@ class SigmaTrial:
 
 @dataclass(frozen=True, slots=True)
 class SignalPower:
-    """Mean square of an update's coefficients, and the part due to the choice of examples."""
+    """Mean square of an update's coefficients, and the part due to the choice of examples.
+
+    Attributes:
+        excess: by which the power of unshaped rewards exceeds its noise; None: not measured.
+    """
 
     total: float
     noise: float
+    excess: float | None = None
 
     @property
     def share(self) -> float:

@@ -80,6 +80,26 @@ def test_the_share_does_not_depend_on_the_scale_of_the_rewards():
     assert power_of(np.ones((4, 1))) is None  # one example shows no noise
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_excess_is_that_of_a_fixed_factor_over_its_noise(seed):
+    """Rewards of 64 pairs on 40 examples: each has noise of 1, and a signal that all share."""
+    noise = np.random.default_rng(seed).normal(size=(128, 40))
+    signal = np.random.default_rng(seed + 9).normal(size=(128, 1))
+    assert power_of(noise).excess == pytest.approx(0, abs=0.5)
+    expected = 40 * np.mean((signal[0::2] - signal[1::2]) ** 2) / 2
+    assert power_of(noise + signal).excess == pytest.approx(expected, rel=0.2)
+    assert power_of(signal + 0 * noise).excess == pytest.approx(100)
+
+
+def test_members_that_differ_on_one_example_have_no_excess():
+    rewards = np.zeros((8, 5))
+    rewards[:, 2] = [1, 0, 1, 0, 0, 1, 0, 0]
+    assert power_of(rewards).excess == pytest.approx(0)
+    assert power_of(np.ones((8, 5))).excess == 0
+    rewards[0] = np.nan
+    assert power_of(rewards).excess == pytest.approx(0)
+
+
 # --- the learning rate
 
 
@@ -90,7 +110,7 @@ def steps(powers, directions=16, **settings):
     for generation, power in enumerate(powers):
         rate = measured.of(generation, 0.1, coefficients, power)
         found.append(rate * math.sqrt(directions) / 0.1)
-        measured.tell(power)
+        measured.tell(0.1, power)
     return found
 
 
@@ -118,6 +138,14 @@ def test_rewards_of_another_scale_begin_the_average_anew(factor):
     loud = SignalPower(factor, factor)
     found = steps([CLEAR] * 30 + [loud], least_step=0)
     assert found[-1] == 0
+
+
+def test_a_larger_sigma_begins_the_average_anew():
+    measured = SignalLearningRate(AutoLearningRate(least_step=0))
+    measured.tell(0.1, CLEAR)
+    same, larger = (measured.of(1, sigma, [1.0], CHANCE) for sigma in (0.1, 0.3))
+    assert same > 0
+    assert larger == 0
 
 
 def test_an_update_is_as_long_as_measured_whatever_the_shaping():

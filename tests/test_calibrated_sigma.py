@@ -149,18 +149,32 @@ def test_the_floor_is_that_of_smollm2_in_bf16():
     assert math.sqrt(floor / slope) == pytest.approx(0.006, rel=0.05)
 
 
-def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():
-    sigma = CalibratedSigma(AutoSigma(target_kl=0.002, max_kl=0.05), 0.02)
+def with_signal(generation, excess, sigma):
+    """Return an update of 32 directions, whose power exceeds its noise by this factor."""
+    power = {"total": 2.0, "noise": 1.0, "excess": excess}
+    told = update(generation, *(1.0, -1.0) * 16, sigma=sigma)
+    return replace(told, strategy_state={"power": power})
+
+
+@pytest.mark.parametrize(
+    ("excesses", "factors"),
+    [
+        # Two generations are 64 directions: z = sqrt(64 / 2) times the mean.
+        ([0.0] * 8, [1, 1, 3, 3, 7.07, 7.07, 7.07, 7.07]),
+        ([0.36, 0.36] + [-1.0] * 6, [1] * 8),
+        ([0.1] * 3 + [0.9] * 5, [1] * 8),  # 0.1 is no signal, and is not shown to be none
+        ([0.2] * 4 + [0.9] * 4, [1, 1, 1, 1, 3, 3, 3, 3]),
+        ([-0.5] * 2 + [0.9] * 2 + [-0.5] * 4, [1, 1, 3, 3, 3, 3, 3, 3]),
+    ],
+)
+def test_sigma_grows_until_the_members_have_shown_a_signal(excesses, factors):
+    sigma = CalibratedSigma(AutoSigma(), 0.02)
     sigma.calibrate(0, quadratic)
     played = []
-    for generation in range(30):
+    for generation, excess in enumerate(excesses):
         played.append(sigma.at(generation))
-        sigma.tell(update(generation, 0.0, 0.0, 0.0, sigma=played[-1]))
-    assert played[:3] == pytest.approx([0.02, 0.03, 0.045])
-    assert quadratic(played[-1]) <= 0.05
-    for generation in range(30, 40):
-        sigma.tell(update(generation, 1.0, 1.0, 0.0, sigma=sigma.at(generation)))
-    assert sigma.at(40) == 0.02
+        sigma.tell(with_signal(generation, excess, played[-1]))
+    assert played == pytest.approx([0.02 * factor for factor in factors], rel=0.001)
 
 
 def test_a_resumed_search_has_the_sigma_it_would_have_had():
@@ -168,8 +182,9 @@ def test_a_resumed_search_has_the_sigma_it_would_have_had():
     told = []
     for generation in range(7):
         whole.calibrate(generation, quadratic)
-        told.append(update(generation, 0.0 if generation < 4 else 1.0, sigma=whole.at(generation)))
+        told.append(with_signal(generation, 0.0, whole.at(generation)))
         whole.tell(told[-1])
+    assert whole.at(7) > 3 * told[0].sigma
     again = CalibratedSigma(AutoSigma(every=3), 0.1)
     for one in told:
         again.tell(one)

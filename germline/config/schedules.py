@@ -96,15 +96,17 @@ class AutoSigma(KindSection):
     """Sigma calibrated so that members keep a chosen KL divergence from the center.
 
     Before generation 0, sigma is set so that the mean KL divergence of a few members, on
-    completions of the center, is `target_kl`. While few members differ in reward, sigma grows.
+    completions of the center, is `target_kl`. Until rewards of members differ by more than noise,
+    sigma grows.
     """
 
     kind: Literal["auto"] = "auto"
     target_kl: float = Field(0.002, ge=1e-6, le=1)
     """KL divergence of members from the center, per token, in nats; below the limit are rounding
     errors."""
-    max_kl: float = Field(0.05, gt=0, le=1)
-    """Largest KL divergence per token, in nats, to which sigma grows without a signal."""
+    max_kl: float | None = Field(None, gt=0, le=1)
+    """Largest KL divergence per token, in nats, to which sigma grows without a signal; default:
+    0.1, or `target_kl` where that is larger."""
     every: int = Field(0, ge=0)
     """Generations between calibrations; 0 calibrates only at the start."""
     pairs: int | None = Field(None, ge=1)
@@ -118,6 +120,11 @@ class AutoSigma(KindSection):
     def tried_pairs(self) -> int:
         """The pairs that try a sigma, where members generate."""
         return self.pairs or 8
+
+    @property
+    def most_kl(self) -> float:
+        """The divergence to which sigma may grow."""
+        return self.max_kl or max(0.1, self.target_kl)
 
     _order = in_order("target_kl", "max_kl")
 

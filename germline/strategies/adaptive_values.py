@@ -38,6 +38,9 @@ T = TypeVar("T")
 JUMP = 1e4
 """Ratio of powers from which on rewards have another scale: averaging restarts."""
 
+FARTHER = 2.0
+"""Factor of sigma from which on members have another signal: averaging restarts."""
+
 
 class AdaptiveValue(Generic[T]):
     """The values of generations 0, 1, ... up to the next one."""
@@ -106,10 +109,12 @@ class SignalLearningRate:
         self._settings = settings
         self._signal = 0.0
         self._total = 0.0
+        self._sigma = 0.0
 
-    def tell(self, power: SignalPower | None) -> None:
+    def tell(self, sigma: float, power: SignalPower | None) -> None:
         """Include the powers of the next generation; None and 0 change nothing."""
-        self._signal, self._total = self._after(power)
+        self._signal, self._total = self._after(sigma, power)
+        self._sigma = sigma
 
     def of(
         self,
@@ -125,19 +130,19 @@ class SignalLearningRate:
         length = math.sqrt(math.fsum(c * c for c in coefficients))
         if length == 0:
             return 0.0
-        signal, total = self._after(power)
+        signal, total = self._after(sigma, power)
         share = max(0.0, signal / total) if total > 0 else 0.0
         settings, directions = self._settings, effective_directions(coefficients) or 0
         step = min(settings.max_step, settings.step * share * math.sqrt(directions))
         least = settings.least_step / math.sqrt(generation + 1)
         return max(step, least) * sigma / length
 
-    def _after(self, power: SignalPower | None) -> tuple[float, float]:
+    def _after(self, sigma: float, power: SignalPower | None) -> tuple[float, float]:
         """Return the weighted sums of signal and total power, including one more generation."""
         if power is None or not power.total > 0:
             return self._signal, self._total
         signal, total, keep = self._signal, self._total, self._settings.memory
-        if not total / JUMP < power.total < total * JUMP:
+        if not total / JUMP < power.total < total * JUMP or sigma > FARTHER * self._sigma:
             keep = 0.0
         return (
             keep * signal + power.total - power.noise,

@@ -23,11 +23,17 @@ and the result is the sigma whose own part b sigma^2 is the target, or a where t
 If members equal the center even there, or have no finite divergence at any sigma, the
 run stops with an error.
 
-At that sigma the rewards of members may not differ: after a generation in which less than a tenth
-of the directions have a coefficient, sigma grows by half, up to sqrt(max_kl / target) times; it
-shrinks again after each generation in which three tenths of the directions have one.
+At that sigma the rewards of members may not differ, or differ by noise alone: a pretrained model
+answers otherwise long before it answers better. Until the members have shown a signal once, the
+excess f of the power of their differences over its noise (`signal_metrics`, equation 7) is averaged
+over the generations of one sigma, with D directions in all:
 
-The sigma of a generation is in its update, so a resumed run continues with it.
+    (3)  z = sqrt(D / 2) sum_t D_t f_t / D
+
+which has a variance of about 1 where there is no signal. From 64 directions on, z of 2 or more is a
+signal, after which sigma stays. Below 0.5, or below 2 with 128 directions, sigma grows threefold,
+up to sqrt(max_kl / target) times. The sigma of a generation is in its update, so a resumed run
+continues with it.
 """
 
 import logging
@@ -38,6 +44,7 @@ from typing import Any
 import numpy as np
 
 from germline.config import AutoSigma
+from germline.signal_metrics import effective_directions
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.strategies.sigma_rules import SigmaRule
 from germline.types import GermlineError, Update
@@ -65,25 +72,28 @@ MOST_SIGMA = 10.0
 TRACKING = 2.0
 """Largest factor by which a calibration after generation 0 changes sigma."""
 
-GROWTH = 1.5
-"""Factor of sigma after a generation in which few directions have a coefficient."""
+FARTHER = 3.0
+"""Factor of sigma where its members have shown no signal: nine times their divergence."""
 
-FEW, ENOUGH = 0.1, 0.3
-"""Shares of the directions with a coefficient: below the first, sigma grows; from the second on,
-it shrinks again."""
+SIGNAL, NO_SIGNAL = 2.0, 0.5
+"""z of equation (3) from which on there is a signal, and below which there is none."""
+
+COMPARED = 64
+"""Directions from which on equation (3) decides; with twice as many it has decided."""
 
 
 class CalibratedSigma(AdaptiveValue[float], SigmaRule):
     """Sigma by generation: calibrated in some generations, kept in the others."""
+
+    wants_power = True
 
     def __init__(self, settings: AutoSigma, start: float) -> None:
         """Set the sigma of the first trial."""
         super().__init__("a calibrated sigma", start)
         self._settings = settings
         self._calibrated = False
-        self._steps = 0  # of growth
-        ratio = math.sqrt(settings.max_kl / settings.target_kl)
-        self._most_steps = math.floor(math.log(ratio) / math.log(GROWTH))
+        self._growth = 1.0
+        self._signal: _Signal | None = _Signal()
 
     @classmethod
     def from_config(cls, settings: Any, generations: int, unit: str) -> "CalibratedSigma":
@@ -121,24 +131,54 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
     def tell(self, update: Update) -> None:
         """Adapt to the update of the next generation; its sigma is the one of that generation."""
         sigma = _rounded(update.sigma / self._growth)
-        if update.coefficients:  # a method without directions, such as randopt, has none
-            share = sum(c != 0 for c in update.coefficients) / len(update.coefficients)
-            if share < FEW:
-                self._steps = min(self._steps + 1, self._most_steps)
-            elif share >= ENOUGH:
-                self._steps = max(self._steps - 1, 0)
+        self._look_farther(update)
         self.replace(update.generation, sigma)  # a resumed run did not calibrate this generation
         self.follow(update.generation, sigma)
         self._calibrated = True
 
-    @property
-    def _growth(self) -> float:
-        return float(GROWTH**self._steps)
+    def _look_farther(self, update: Update) -> None:
+        """Grow where the generations of this sigma have shown no signal, until they show one."""
+        unknown = 0.0 if update.has_no_signal else None
+        excess = update.strategy_state.get("power", {}).get("excess", unknown)
+        if self._signal is None or excess is None or not update.coefficients:
+            return  # randopt has no coefficients
+        found = self._signal.after(excess, update.coefficients)
+        if found:
+            self._signal = None
+        elif found is not None:
+            most = math.sqrt(self._settings.most_kl / self._settings.target_kl)
+            self._growth = min(self._growth * FARTHER, most)
+            self._signal = _Signal()
 
 
 def is_close(factor: float) -> bool:
     """Say whether a factor of equation (1) is so near 1 that the calibration ends."""
     return 1 / CLOSE < factor < CLOSE
+
+
+class _Signal:
+    """The signal of the generations of one sigma: equation (3)."""
+
+    def __init__(self) -> None:
+        self._directions = self._excess = 0.0
+
+    def after(self, excess: float, coefficients: Sequence[float]) -> bool | None:
+        """Say whether there is a signal after one more generation; None if it is not known yet.
+
+        K directions with Gaussian coefficients count as K / 3 effective ones, and those that tie,
+        as K.
+        """
+        effective = effective_directions(coefficients)
+        count = len(coefficients)
+        directions = float(count) if effective is None else min(3 * effective, count)
+        self._directions += directions
+        self._excess += directions * excess
+        z = self._excess / math.sqrt(2 * self._directions)
+        if self._directions < COMPARED:
+            return None
+        if z >= SIGNAL:
+            return True
+        return None if z >= NO_SIGNAL and self._directions < 2 * COMPARED else False
 
 
 class _Search:

@@ -180,7 +180,7 @@ class NaturalEvolution(Strategy):
             state["fitness"] = math.fsum(known) / len(known) if known else None
         if self.sigma.wants_success:
             state["success"] = success_rate(self._given(fitness), center)
-        if self.signal_rate and power:
+        if power and (self.signal_rate or self.sigma.wants_power):
             state["power"] = asdict(power)
         return {name: value for name, value in state.items() if value is not None}
 
@@ -190,7 +190,8 @@ class NaturalEvolution(Strategy):
         if self.growth:
             self.growth.tell(update.generation, no_signal=update.has_no_signal)
         if self.signal_rate:
-            self.signal_rate.tell(SignalPower(**state["power"]) if "power" in state else None)
+            power = SignalPower(**state["power"]) if "power" in state else None
+            self.signal_rate.tell(update.sigma, power)
         if self.baseline:
             self.baseline.tell(update.generation, state.get("fitness"))
 

@@ -39,10 +39,12 @@ class SigmaRule(ABC):
     Attributes:
         wants_fitness: whether the state of an update needs the mean fitness of its population.
         wants_success: whether it needs the share of members fitter than the center.
+        wants_power: whether it needs the power of the signal.
     """
 
     wants_fitness: bool = False
     wants_success: bool = False
+    wants_power: bool = False
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

@@ -41,7 +41,7 @@ BEST, RESAMPLES = 0.1, 100
 Point = tuple[Mapping[str, Any], float]
 """Settings of a trial, and its score so that higher is better."""
 
-Told = tuple[Mapping[str, Any], Sequence[float] | None]
+TrialResult = tuple[Mapping[str, Any], Sequence[float] | None]
 """Settings of a trial, and its objectives; None of a trial that has not ended."""
 
 
@@ -98,7 +98,7 @@ class Samplers:
         with self._explained():
             self._study(sampler).tell(number, [*values], skip_if_finished=True)
 
-    def restore(self, sampler: str, trials: Mapping[int, Told]) -> None:
+    def restore(self, sampler: str, trials: Mapping[int, TrialResult]) -> None:
         """Add the trials of a sampler that its study has lost, by the numbers of `ask`."""
         with self._explained():
             import optuna

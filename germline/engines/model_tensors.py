@@ -78,7 +78,7 @@ def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
 
 def _non_text_parameters(model: nn.Module) -> set[int]:
     """Return the ids of parameters that no text passes: those of other inputs, such as images."""
-    # TrialResult by attributes, as the toy model must not wait for the import of transformers.
+    # Told by attributes, as the toy model must not wait for the import of transformers.
     if not getattr(getattr(model, "config", None), "sub_configs", None):
         return set()
     any_model = cast("Any", model)

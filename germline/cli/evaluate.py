@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from germline.run.inference import SourceEvaluation
     from germline.types import HeldOutScore
 
+EVALUATION_SETTINGS = (*MODEL_SETTINGS, "task.", "graders.", "held_out.scorers")
+"""Prefixes of settings that have an effect here; other settings are refused."""
+
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
     "germline eval nano --task countdown --limit 200",
@@ -98,8 +101,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     """
     from germline.types import GermlineError
 
-    known = (*MODEL_SETTINGS, "task.", "graders.", "held_out.scorers")
-    more, settings = split_words("eval", others, known)
+    more, settings = split_words("eval", others, EVALUATION_SETTINGS)
     sources, generations = runs_of_sources([source, *more]), generation or [None]
     several = len(sources) > 1 or len(generations) > 1
     if out is not None and several:

@@ -70,7 +70,7 @@ PLAIN = {
     "a valid string": "text",
     "a valid boolean": "true or false",
     "a valid (list|tuple)": "a list",
-    r"a valid dictionary( or instance of \w+)?": "a section, {SETTING: VALUE}",
+    "a valid dictionary( or .*)?": "a section, {SETTING: VALUE}",
 }
 """Patterns of pydantic's messages, and what they mean to those who write a config."""
 

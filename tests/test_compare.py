@@ -264,7 +264,7 @@ def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
     sweep = file.parent / "sweep"
     sweep.mkdir()
     write_study(file.parent, methods={"tuned": {"sweep": str(sweep)}}, seeds="0")
-    with pytest.raises(GermlineError, match=r"sweep: this sweep has not ended"):
+    with pytest.raises(GermlineError, match=r"sweep: this sweep has no best trial"):
         Study(file)
     spent = {"spent": {"rollouts": 4321.0}, "seeds": [0, 1]}
     best = {"number": 3, "overrides": ["strategy.sigma=0.5"], **spent}

@@ -18,6 +18,7 @@ from germline.studies.sweep_selection import (
     collapse_of,
     halving,
     is_clearly_worse,
+    is_silent,
     kl_from_start,
     race,
     rungs_of,
@@ -86,6 +87,15 @@ def test_a_trial_that_ends_no_better_than_it_began_is_not_recommended() -> None:
     found = faked_results(level, worse)
     assert found.best is None
     assert NO_BEST in found.summary()
+
+
+@pytest.mark.parametrize(("sigma", "ends"), [("0.1", True), ("auto", False)])
+def test_a_trial_without_a_signal_goes_on_while_its_sigma_may_grow(sigma: str, ends: bool) -> None:
+    config = load_config({}, [f"strategy.sigma={sigma}"])
+    run: Any = SimpleNamespace(rows=[{"zero_signal": True}] * 2, config=config)
+    assert is_silent(run) == ends
+    run.rows[-1] = {"zero_signal": False}
+    assert not is_silent(run)
 
 
 def test_the_race_has_two_trials_at_least_and_six_at_most() -> None:

@@ -249,7 +249,9 @@ def _read_best(sweep: Path) -> dict[str, Any]:
     """Return the best trial of a sweep that has ended: `number`, `overrides`, `spent`, `seeds`."""
     file = sweep / "best.json"
     if not file.exists():
-        raise GermlineError(f"{sweep}: this sweep has not ended: repeat its command")
+        raise GermlineError(
+            f"{sweep}: this sweep has no best trial, or has not ended: repeat its command"
+        )
     return dict(json.loads(file.read_bytes()))
 
 

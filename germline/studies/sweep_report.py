@@ -63,6 +63,8 @@ def write_report(results: SweepResults) -> Path:
     for name, text in files.items():
         if text:
             write_atomically(folder / name, text.encode("utf-8", "replace"))
+        else:
+            (folder / name).unlink(missing_ok=True)  # of an earlier best trial
     if report.maps:
         from germline.report import plots
 

@@ -108,6 +108,7 @@ class SweepRunner(RunProcesses):
                 f"({reasons}): search other values, or give a larger budget"
             )
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
+        (self._sweep.out / "best.json").unlink(missing_ok=True)  # of an earlier call
         if (best := results.best) is None:
             return
         given = (one for one in self._sweep.overrides if not is_fixed(one.partition("=")[0]))

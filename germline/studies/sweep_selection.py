@@ -3,7 +3,8 @@
 - A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or if,
   without a clearly better score, many answers are empty, its weights walked to the edge at which
   random members break, or its KL divergence from the start is large (`kl_from_start`).
-  One without any signal, as all members earn the same, ends at its first rung likewise.
+  One without any signal, as all members earn the same, ends at its first rung likewise, unless
+  its sigma is calibrated: such a sigma grows.
 - *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
   of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
   that stops trials instead of pausing them).
@@ -63,8 +64,8 @@ def collapse_of(run: RunFacts) -> str:
 
 
 def is_silent(run: RunFacts) -> bool:
-    """Return whether no update of a run had a signal, so that its weights never moved."""
-    return all(row["zero_signal"] for row in run.rows)
+    """Return whether no update of a run had a signal, and a sigma that grows may not give one."""
+    return not run.config.strategy.is_calibrated and all(row["zero_signal"] for row in run.rows)
 
 
 def kl_from_start(run: RunFacts) -> tuple[float, str]:

@@ -178,10 +178,14 @@ class SignalMetrics:
 
 def informative_examples(rewards: Float[np.ndarray, "members examples"]) -> float:
     """Return the share of examples on which members differ: equation (1); NaN is missing."""
+    return float(np.mean(_are_informative(rewards)))
+
+
+def _are_informative(rewards: Float[np.ndarray, "members examples"]) -> np.ndarray:
     seen = ~np.isnan(rewards)
     highest = np.where(seen, rewards, -np.inf).max(axis=0)
     lowest = np.where(seen, rewards, np.inf).min(axis=0)
-    return float(np.mean(_differ(highest, lowest)))
+    return _differ(highest, lowest)
 
 
 def informative_pairs(fitness: Float[np.ndarray, " members"]) -> float:
@@ -257,18 +261,18 @@ def signal_power(
     return SignalPower(float(total), float(noise), _excess(population, rewards))
 
 
-def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float | None:
+def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float:
     """Return f of equation (7), at most `MOST_EXCESS`; 0 where members do not differ."""
     known = ~np.isnan(rewards)
-    means = np.where(known, rewards, 0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
-    centered = np.where(known, rewards - means, 0.0)
+    largest = np.where(known, np.abs(rewards), 0.0).max()
+    scaled = rewards / (largest or 1.0)  # sums and squares of huge or tiny ones leave the range
+    means = np.where(known, scaled, 0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
+    # Where all are equal, their mean may be another number by rounding.
+    centered = np.where(known & _are_informative(scaled), scaled - means, 0.0)
     parts = np.stack([direction_weights(population, column) for column in centered.T], axis=1)
     n, whole = parts.shape[1], parts.sum(axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        power = float((whole**2).sum())
-        noise = float(((parts - whole[:, None] / n) ** 2).sum()) * n / (n - 1)
-    if not (math.isfinite(power) and math.isfinite(noise)):
-        return None
+    power = float((whole**2).sum())
+    noise = float(((parts - whole[:, None] / n) ** 2).sum()) * n / (n - 1)
     least = power / (1 + MOST_EXCESS)
     return power / max(noise, least) - 1 if power or noise else 0.0
 

@@ -98,6 +98,16 @@ def test_members_that_differ_on_one_example_have_no_excess():
     assert power_of(np.ones((8, 5))).excess == 0
     rewards[0] = np.nan
     assert power_of(rewards).excess == pytest.approx(0)
+    alone = Population(0, tuple(SeedPerturbation(0, 0, k, 1, 0.1) for k in range(6)), False)
+    equal = signal_power(alone, Evaluation(np.full((6, 5), 0.1), (), 0, 0.0), shape)
+    assert equal is not None
+    assert equal.excess == 0  # the mean of six times 0.1 is not 0.1
+
+
+def test_the_excess_of_huge_and_tiny_rewards_is_that_of_others():
+    rewards = np.random.default_rng(0).choice([-1.0, 0.5, 1.0], size=(8, 5))
+    for scale in (1e300, 1e-163):
+        assert power_of(scale * rewards).excess == pytest.approx(power_of(rewards).excess)
 
 
 # --- the learning rate
@@ -143,9 +153,11 @@ def test_rewards_of_another_scale_begin_the_average_anew(factor):
 def test_a_larger_sigma_begins_the_average_anew():
     measured = SignalLearningRate(AutoLearningRate(least_step=0))
     measured.tell(0.1, CLEAR)
-    same, larger = (measured.of(1, sigma, [1.0], CHANCE) for sigma in (0.1, 0.3))
-    assert same > 0
-    assert larger == 0
+    for generation in (1, 2):  # the first one is followed by one in which no members differ
+        same, larger = (measured.of(generation, sigma, [1.0], CHANCE) for sigma in (0.1, 0.3))
+        assert same > 0
+        assert larger == 0
+        measured.tell(0.3, None)
 
 
 def test_an_update_is_as_long_as_measured_whatever_the_shaping():

@@ -113,8 +113,7 @@ class SignalLearningRate:
 
     def tell(self, sigma: float, power: SignalPower | None) -> None:
         """Include the powers of the next generation; None and 0 change nothing."""
-        self._signal, self._total = self._after(sigma, power)
-        self._sigma = sigma
+        self._signal, self._total, self._sigma = self._after(sigma, power)
 
     def of(
         self,
@@ -130,21 +129,25 @@ class SignalLearningRate:
         length = math.sqrt(math.fsum(c * c for c in coefficients))
         if length == 0:
             return 0.0
-        signal, total = self._after(sigma, power)
+        signal, total, _ = self._after(sigma, power)
         share = max(0.0, signal / total) if total > 0 else 0.0
         settings, directions = self._settings, effective_directions(coefficients) or 0
         step = min(settings.max_step, settings.step * share * math.sqrt(directions))
         least = settings.least_step / math.sqrt(generation + 1)
         return max(step, least) * sigma / length
 
-    def _after(self, sigma: float, power: SignalPower | None) -> tuple[float, float]:
-        """Return the weighted sums of signal and total power, including one more generation."""
+    def _after(self, sigma: float, power: SignalPower | None) -> tuple[float, float, float]:
+        """Return weighted sums of signal and total power, with one more generation, and its sigma.
+
+        A generation without power leaves all three as they are.
+        """
         if power is None or not power.total > 0:
-            return self._signal, self._total
+            return self._signal, self._total, self._sigma
         signal, total, keep = self._signal, self._total, self._settings.memory
         if not total / JUMP < power.total < total * JUMP or sigma > FARTHER * self._sigma:
             keep = 0.0
         return (
             keep * signal + power.total - power.noise,
             keep * total + power.total,
+            sigma,
         )

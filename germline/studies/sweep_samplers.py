@@ -103,14 +103,10 @@ class Samplers:
         with self._explained():
             import optuna
 
-            study, lost = (
-                self._study(sampler),
-                optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL),
-            )
-            missing = range(len(study.get_trials(deepcopy=False)), max(trials, default=-1) + 1)
-            study.add_trials(
-                [_trial(self._space, *trials[n]) if n in trials else lost for n in missing]
-            )
+            study = self._study(sampler)
+            lost = optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL)
+            for n in range(len(study.get_trials(deepcopy=False)), max(trials, default=-1) + 1):
+                study.add_trial(_trial(self._space, *trials[n]) if n in trials else lost)
 
     def _study(self, sampler: str) -> Any:
         import optuna

@@ -89,9 +89,14 @@ def test_a_trial_that_ends_no_better_than_it_began_is_not_recommended() -> None:
     assert NO_BEST in found.summary()
 
 
-@pytest.mark.parametrize(("sigma", "ends"), [("0.1", True), ("auto", False)])
-def test_a_trial_without_a_signal_goes_on_while_its_sigma_may_grow(sigma: str, ends: bool) -> None:
-    config = load_config({}, [f"strategy.sigma={sigma}"])
+@pytest.mark.parametrize(
+    ("setting", "ends"),
+    [("strategy.sigma=0.1", True), ("strategy.sigma=auto", False), ("method=zo_grpo", True)],
+)
+def test_a_trial_without_a_signal_goes_on_while_its_sigma_may_grow(
+    setting: str, ends: bool
+) -> None:
+    config = load_config({}, [setting])
     run: Any = SimpleNamespace(rows=[{"zero_signal": True}] * 2, config=config)
     assert is_silent(run) == ends
     run.rows[-1] = {"zero_signal": False}

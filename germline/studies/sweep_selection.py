@@ -4,7 +4,7 @@
   without a clearly better score, many answers are empty, its weights walked to the edge at which
   random members break, or its KL divergence from the start is large (`kl_from_start`).
   One without any signal, as all members earn the same, ends at its first rung likewise, unless
-  its sigma is calibrated: such a sigma grows.
+  its sigma is calibrated and may grow.
 - *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
   of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
   that stops trials instead of pausing them).
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from germline.config import AutoSigma
 from germline.evaluation.score_difference import is_clearly_better
 from germline.evaluation.statistics import Z_95
 from germline.record.metrics_rows import calibrated_kl, signal
@@ -65,7 +66,9 @@ def collapse_of(run: RunFacts) -> str:
 
 def is_silent(run: RunFacts) -> bool:
     """Return whether no update of a run had a signal, and a sigma that grows may not give one."""
-    return not run.config.strategy.is_calibrated and all(row["zero_signal"] for row in run.rows)
+    sigma = getattr(run.config.search, "sigma", None)
+    may_grow = isinstance(sigma, AutoSigma) and sigma.most_kl > sigma.target_kl
+    return not may_grow and all(row["zero_signal"] for row in run.rows)
 
 
 def kl_from_start(run: RunFacts) -> tuple[float, str]:

@@ -41,9 +41,6 @@ def entries(folder):
     return [entry.update for entry in RunDirectory.open(folder).journal.read()]
 
 
-# --- in runs
-
-
 def test_what_adapts_is_recorded(tmp_path):
     success = run(tmp_path / "success", "strategy.sigma={kind: success, start: 0.4, rate: 0.3}")
     rows = RunDirectory.open(success).generations()
@@ -56,9 +53,6 @@ def test_what_adapts_is_recorded(tmp_path):
     first, *_, last = RunDirectory.open(folder).generations()
     assert first["sigmas"] == {"min": 0.3, "max": 0.3}
     assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
-
-
-# --- sigma by success
 
 
 def update_with(generation, success):
@@ -90,9 +84,6 @@ def test_growing_has_the_same_bits_everywhere():
     assert scale_within(1.0, 0.1, 0.0, 9.0) == 1.1051709180756477
     assert scale_within(2.0, -1.0, 0.0, 9.0) == 2 * 0.36787944117144233
     assert (scale_within(1.0, 5.0, 0.0, 9.0), scale_within(1.0, -5.0, 0.5, 9.0)) == (9.0, 0.5)
-
-
-# --- a sigma for every tensor
 
 
 @pytest.mark.parametrize("section", [Full(), LowRank(rank=2), Lora()], ids=["full", "low", "lora"])
@@ -148,9 +139,6 @@ def test_directions_that_were_worth_more_count_with_half_the_rate_over_n():
     assert update.sigma_update == SigmaUpdate(
         (3 / 2 * 0.5 / 4, 3 / 2 * -0.5 / 4), 1e-6 / 0.1, 0.4 / 0.1
     )
-
-
-# --- a running baseline, generations without signal
 
 
 def nes(**settings):

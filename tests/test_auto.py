@@ -50,9 +50,6 @@ def update(generation, *coefficients, sigma=0.1, power=None):
     return Update(0, generation, sigma, 0.1, coefficients, strategy_state=state)
 
 
-# --- signal and noise
-
-
 def power_of(rewards):
     return signal_power(pairs(len(rewards) // 2), Evaluation(rewards, (), 0, 0.0), shape)
 
@@ -108,9 +105,6 @@ def test_the_excess_of_huge_and_tiny_rewards_is_that_of_others():
     rewards = np.random.default_rng(0).choice([-1.0, 0.5, 1.0], size=(8, 5))
     for scale in (1e300, 1e-163):
         assert power_of(scale * rewards).excess == pytest.approx(power_of(rewards).excess)
-
-
-# --- the learning rate
 
 
 def steps(powers, directions=16, **settings):
@@ -169,9 +163,6 @@ def test_an_update_is_as_long_as_measured_whatever_the_shaping():
         told = fresh.tell(population, scale * np.arange(8.0), np.arange(8.0), None, CLEAR)
         lengths.append(told.learning_rate * np.linalg.norm(told.coefficients))
     assert lengths[0] == pytest.approx(lengths[1])
-
-
-# --- whole runs
 
 
 @pytest.mark.parametrize("space", ["full", "low_rank", "lora", "subspace"])

@@ -72,9 +72,6 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-# --- disk full
-
-
 @pytest.mark.parametrize(
     ("file", "overrides", "size"),
     [
@@ -142,9 +139,6 @@ def test_tensorboard_on_a_full_disk_raises_and_does_not_wait_for_ever(tmp_path: 
     tracker.close()
 
 
-# --- folders that cannot be written to
-
-
 def test_a_folder_nobody_may_write_to_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
     # Tests may run as root, whom permissions do not stop.
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
@@ -183,9 +177,6 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_loaded(place, state
     assert (tmp_path / "foreign" / "thesis.tex").read_text() == "precious"
 
 
-# --- damaged files
-
-
 def without(*names: str) -> Callable[[bytes], bytes]:
     def change(content: bytes) -> bytes:
         return json.dumps({k: v for k, v in json.loads(content).items() if k not in names}).encode()
@@ -221,9 +212,6 @@ def test_a_damaged_row_is_told_with_its_line_and_that_the_weights_do_not_need_it
     assert germline.replay(copy, last.update.generation) == last.digest
 
 
-# --- runs on data that has little or nothing to say
-
-
 ROWS = 'train = [{"prompt": f"p{i}", "answer": "a", "place": i} for i in range(12)]\n'
 TASK = "task={{path: {}, temperature: 1.0, max_new_tokens: 16, stop: [e, t, a, o, i, n, s, ' ']}}"
 
@@ -246,9 +234,6 @@ def said(path):
     return file.getvalue()
 
 
-# --- members
-
-
 @pytest.mark.parametrize("sigma", ["auto", "0.1"])
 def test_an_engine_that_ignores_its_members_stops_before_generation_0(sigma, tmp_path, monkeypatch):
     kept = ToyEngine.generate, ToyEngine.log_probabilities
@@ -263,9 +248,6 @@ def test_an_engine_that_ignores_its_members_stops_before_generation_0(sigma, tmp
     with pytest.raises(GermlineError, match="members"):
         run(tmp_path / "run", asked)
     assert not recorded(tmp_path / "run")[1]
-
-
-# --- held-out examples
 
 
 def test_a_task_of_a_plugin_without_held_out_examples_trains_and_says_so(tmp_path, monkeypatch):
@@ -293,9 +275,6 @@ def test_one_held_out_example_has_no_error_and_proves_nothing(tmp_path):
     assert germline.write_report(path).exists()
 
 
-# --- little to compare
-
-
 def test_a_batch_of_one_example_has_no_halves_and_trains(tmp_path):
     rows, updates = recorded(run(tmp_path / "run", "batch_size=1", "generations=6"))
     assert all(row["signals"]["agreement"] is None for row in rows)
@@ -315,9 +294,6 @@ def test_a_population_of_two_steps_towards_the_better_one(tmp_path, antithetic):
     assert rows[-1]["signals"]["walk"] == pytest.approx(0.1 * length * math.sqrt(6), rel=0.1)
 
 
-# --- rewards of any size
-
-
 @pytest.mark.parametrize("size", ["1e300", "1e-300"])
 def test_rewards_at_the_ends_of_float64_train_without_a_warning(tmp_path, size):
     path = run(tmp_path / "run", task(tmp_path, f"{size} * len(completion)"))
@@ -325,9 +301,6 @@ def test_rewards_at_the_ends_of_float64_train_without_a_warning(tmp_path, size):
     assert all(np.isfinite(update.coefficients).all() for update in updates)
     assert all(abs(row["signals"]["agreement"] or 0.0) <= 1 for row in rows)
     assert germline.write_report(path).exists()
-
-
-# --- rewards that are no numbers
 
 
 def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(tmp_path, monkeypatch):

@@ -67,9 +67,6 @@ def test_a_misspelled_name_gets_a_suggestion(override: str, hint: str) -> None:
         load_config({}, [override])
 
 
-# --- files of settings
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -88,8 +85,6 @@ def test_a_mistake_in_a_file_names_its_place(text: str, words: str, tmp_path: Pa
     with pytest.raises(GermlineError, match=rf"(?s)^config: .*{re.escape(words)}"):
         load_config(file)
 
-
-# --- callers from Python, as they are: without the checks of types that tests run under
 
 CALLS = {
     "train({1: 2})": "config: 1: ",

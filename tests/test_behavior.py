@@ -166,9 +166,6 @@ def test_a_verdict_is_about_what_rose_since_the_start():
     assert verdict(start, few).word == "fine"  # two of four texts
 
 
-# --- runs that a reward leads astray on purpose
-
-
 def shorter(completion, example):
     return 20 - len(completion)
 

@@ -191,9 +191,6 @@ def test_a_resumed_search_has_the_sigma_it_would_have_had():
     assert again.at(7) == whole.at(7)
 
 
-# --- what people are told of it
-
-
 AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
 EMPTY = Completion("", (), "stop", 1)
 
@@ -208,9 +205,6 @@ def run(tmp_path_factory):
     training.on_trial = trials.append
     records = list(training)
     return RunDirectory.open(training.directory.path), trials, records
-
-
-# --- while sigma is calibrated
 
 
 def test_every_trial_is_told_before_and_after_it_is_measured(run):
@@ -281,9 +275,6 @@ def test_an_engine_that_ignores_noise_is_refused(strategy, tmp_path, monkeypatch
         germline.train(toy_runs.settings(*strategy), tmp_path / "run").run()
 
 
-# --- what the next run takes over
-
-
 def trials_of(out, *overrides):
     """Train a calibrated toy run; return the trials that it told of, and its directory."""
     training = germline.train(toy_runs.settings(*AUTO, *overrides), out)
@@ -336,9 +327,6 @@ def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
     (tmp_path / "taken").write_text("a file")
     monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "taken")
     assert not any(one.is_kept for one in trials_of(tmp_path / "fourth")[0])
-
-
-# --- settings that a measured search needs
 
 
 def test_the_probe_looks_in_the_unit_in_which_the_config_searches():

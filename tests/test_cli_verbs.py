@@ -110,9 +110,6 @@ def test_mistake_17_every_option_of_generate_takes_effect(trained: tuple[Path, s
     assert text(*sampled, "--seed", "1") != text(*sampled)
 
 
-# --- report, and repeating a run from its directory
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")

@@ -44,9 +44,6 @@ def test_a_shipped_config_runs_two_generations_of_nano(path, tmp_path):
     assert training.end is not None
 
 
-# --- examples/
-
-
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 

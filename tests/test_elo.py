@@ -48,9 +48,6 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "elo.jsonl").read_text().splitlines()]
 
 
-# --- biases
-
-
 def test_a_judge_that_prefers_what_is_first_gives_abstentions_alone(tmp_path, trained):
     result, _ = compared(lambda *_: "[[A]]", tmp_path, trained)
     assert result.abstained > 6
@@ -58,9 +55,6 @@ def test_a_judge_that_prefers_what_is_first_gives_abstentions_alone(tmp_path, tr
     assert result.first_preferred == 1.0
     assert [(one.wins, one.losses) for one in result.ratings] == [(0, 0), (0, 0)]
     assert len(rows(tmp_path)) == 2 * result.abstained
-
-
-# --- replies without a verdict
 
 
 @pytest.mark.parametrize(  # test_verdict.py and test_scorers.py have what a reply may say
@@ -94,9 +88,6 @@ def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, 
         models = open_models([str(trained)], None, (-1, 3), limit=12)
         compare_models(models, judge_at(server), tmp_path / "elo.jsonl")
         assert server.bodies("/chat/completions") == []
-
-
-# --- interruptions
 
 
 def test_a_judge_that_goes_away_leaves_what_it_judged_and_the_same_command_goes_on(
@@ -151,9 +142,6 @@ def test_a_line_that_was_cut_by_a_kill_is_judged_again(tmp_path, trained):
     assert [json.loads(line) for line in whole.splitlines()] == rows(tmp_path)
 
 
-# --- refusals before anything is generated
-
-
 @pytest.mark.parametrize("text", ["{\n}", '{"a": 1}\n{"a": 2}', "a note"])
 def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
     (tmp_path / "elo.jsonl").write_text(text)
@@ -182,9 +170,6 @@ def test_what_cannot_be_compared_is_refused(trained, words, said):
         assert server.bodies("/chat/completions") == []
 
 
-# --- the command
-
-
 def test_the_command_prints_ratings_and_counts(tmp_path, trained):
     words = ("elo", trained, "-g", "-1", "-g", "3", "--limit", "12", "--out", tmp_path / "elo")
     with judging(longer) as server:
@@ -196,9 +181,6 @@ def test_the_command_prints_ratings_and_counts(tmp_path, trained):
     assert again["judge"] == {"url": server.url, "model": "the-judge"}
     assert again["decided"] + again["abstained"] == 12
     assert [one["model"] for one in again["ratings"]] == [f"{trained}@{one}" for one in (3, -1)]
-
-
-# --- elo ratings by Bradley and Terry: the equations and the intervals
 
 
 STRENGTHS = {"weak": 900.0, "base": 1000.0, "good": 1080.0, "best": 1250.0}

@@ -79,9 +79,6 @@ def started(monkeypatch):
     return pids
 
 
-# --- runs
-
-
 @pytest.mark.slow
 def test_a_run_gone_on_with_two_engines_has_the_same_journal(tmp_path, started):
     mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
@@ -133,9 +130,6 @@ def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
         germline.resume(folder, ["generations=9", "fleet.engines=2"])
     assert len(started) == 2
     assert not any(alive(pid) for pid in started)
-
-
-# --- one pair of processes, treated badly
 
 
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
@@ -191,8 +185,6 @@ def test_an_engine_that_cannot_be_loaded_says_why_and_leaves_nothing(load, error
     assert [alive(pid) for pid in started] == [False]
 
 
-# --- nothing is left behind
-
 PARENT = """
 import sys, threading
 from germline.fleet.worker_pool import WorkerPool
@@ -218,9 +210,6 @@ def test_killing_the_parent_ends_every_process_idle_or_at_work():
         assert all(alive(pid) for pid in pids)
         parent.kill()
     wait_until(lambda: not any(alive(pid) for pid in pids))
-
-
-# --- where they run
 
 
 def config(*overrides):

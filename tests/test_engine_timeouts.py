@@ -107,9 +107,6 @@ def test_a_job_has_the_seconds_of_the_timeout(limit):
     assert limit <= clockwork.now - began < limit + 30
 
 
-# --- room
-
-
 def waits_for_resources(count, *full):
     engines = pool(count)
     for place in full:
@@ -134,9 +131,6 @@ def test_room_for_nobody_stops_the_run_in_time():
     fleet = timed_fleet(pool(2, with_its_node, with_its_node), clockwork, placement_timeout_s=30.0)
     with pytest.raises(GermlineError, match="engines without resources to run on: 2"):
         evaluated(fleet)
-
-
-# --- chaos: twenty times something happens to an engine, and the run is the one nothing happened to
 
 
 FAULTS = 20

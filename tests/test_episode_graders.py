@@ -135,9 +135,6 @@ def test_an_engine_in_another_process_plays_episodes_with_its_own_graders():
     assert rows == play(engine, first=4)
 
 
-# --- the turns that an endpoint has answered
-
-
 SEED = 7 * RUNS
 
 

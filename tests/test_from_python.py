@@ -106,9 +106,6 @@ def test_rows_of_a_file_reach_a_function_whole(tmp_path):
     assert training.end.metric == "contains"
 
 
-# --- rows
-
-
 class Table:
     """A pandas DataFrame as far as it is read."""
 
@@ -130,9 +127,6 @@ def test_rows_come_from_a_dataset_and_its_splits():
     given = read_rows(datasets.DatasetDict({"train": one, "test": one.select([0])}))
     assert [row for _, row in given.train] == [{"prompt": "a?", "answer": "a"}, {"prompt": "b?"}]
     assert given.test == [("data, test row 0", {"prompt": "a?", "answer": "a"})]
-
-
-# --- where functions run
 
 
 def test_the_warning_names_the_function_that_takes_the_others_here_once(tmp_path, caplog):
@@ -161,9 +155,6 @@ def in_process(reward, timeout_s=0.05):
 def test_a_reward_that_fails_earns_the_floor_here_too(reward, failure):
     (grade,) = in_process(reward).submit(["a"], [EXAMPLE]).result()
     assert (grade.reward, grade.failure) == (-1.0, failure)
-
-
-# --- resume and evaluate
 
 
 @pytest.mark.slow

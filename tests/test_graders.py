@@ -57,9 +57,6 @@ def test_length_is_the_difference_in_characters_whichever_is_longer():
     assert grade_length("Límä", example) == {"length": 0.0, "length_difference": 0.0}
 
 
-# --- an independent oracle, on 10,000 random and hostile strings
-
-
 THINK, ANSWER = ("<think>", "</think>"), ("<answer>", "</answer>")
 TAGS = [*THINK, *ANSWER, "\n", " ", "</think>\n<answer>", "3 * 5 - 2"]
 

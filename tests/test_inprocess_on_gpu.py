@@ -139,16 +139,10 @@ def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
     assert near.weights.digest() == there.weights.digest()
 
 
-# --- the contract of an engine, as plugin authors test it
-
-
 @pytest.mark.slow
 class TestLowRank(EngineConformance):
     def make(self):
         return far("qwen2", SPACES["rank 1"], Adam())
-
-
-# --- training
 
 
 @pytest.mark.slow
@@ -177,9 +171,6 @@ def test_a_run_has_the_journal_of_a_cpu_and_is_resumed_to_it(overrides, tmp_path
     finish(resume(there))
     assert journal(there) == journal(near)
     assert len(journal(near).splitlines()) == 2
-
-
-# --- memory
 
 
 def test_a_batch_that_does_not_fit_names_the_setting_and_leaves_no_trace():

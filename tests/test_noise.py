@@ -22,9 +22,6 @@ def correlation(a, b):
     return float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size)
 
 
-# --- the frozen bits ---
-
-
 def test_table_is_the_shipped_one_and_agrees_with_its_definition(tmp_path):
     assert (
         hashlib.sha256(noise.NORMAL_TABLE.astype("<f4").tobytes()).hexdigest() == noise.TABLE_DIGEST
@@ -46,9 +43,6 @@ def test_table_is_symmetric_with_unit_variance_and_documented_ends():
     assert abs(np.mean(table**2) - 1) < 1e-8
     assert abs(np.mean(table**4) - 3 + 0.00075) < 1e-5
     assert table[-1] == pytest.approx(4.325, abs=5e-4)
-
-
-# --- addressing ---
 
 
 @pytest.mark.parametrize("start", [0, 1, 3, 4, 15, 16, 17, 32_767, 32_768, 100_001])
@@ -104,9 +98,6 @@ def test_negative_addresses_are_refused(draw):
         draw()
 
 
-# --- the distribution ---
-
-
 def test_moments_are_those_of_the_normal_distribution():
     """tests/maths freezes the bits, so the distribution cannot change unnoticed."""
     million = noise.weight_noise(2026, 0, 0, NAME, 2**20).astype(np.float64)
@@ -122,9 +113,6 @@ def test_uniforms_lie_strictly_between_0_and_1_and_are_even():
     counts, _ = np.histogram(drawn, bins=100, range=(0, 1))
     chi_square = np.sum((counts - drawn.size / 100) ** 2) / (drawn.size / 100)
     assert abs(chi_square - 99) < 5 * math.sqrt(2 * 99)
-
-
-# --- independence ---
 
 
 def assert_unrelated(draws):
@@ -156,15 +144,9 @@ def test_noise_of_different_names_is_uncorrelated(names):
     assert_unrelated({str(name): drawn(**name) for name in names})
 
 
-# --- the order of examples ---
-
-
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 200, 10_000])
 def test_permutation_visits_every_example_once(n):
     assert sorted(noise.epoch_permutation(3, "train", 0, n).tolist()) == list(range(n))
-
-
-# --- mistakes of the field ---
 
 
 def test_mistake_7_noise_does_not_depend_on_what_was_drawn_before():

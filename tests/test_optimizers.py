@@ -52,18 +52,12 @@ def same_bits(a, b):
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
-# --- the formula ---
-
-
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_gradient_is_left_as_it_was(kind):
     gradient = tensors(1)[NAMES[0]]
     before = gradient.clone()
     make(kind).step(NAMES[0], tensors(0)[NAMES[0]], gradient, 0.1, 0)
     assert torch.equal(gradient, before)
-
-
-# --- momentum ---
 
 
 def test_momentum_rounds_each_operation_once():
@@ -75,9 +69,6 @@ def test_momentum_rounds_each_operation_once():
         v = v * f(0.9) + gradient.numpy()
         theta = theta + v * f(0.01 * 0.3)
     assert np.array_equal(masters[name].numpy(), theta)
-
-
-# --- weight decay ---
 
 
 @pytest.mark.parametrize("to_start", [False, True])
@@ -115,9 +106,6 @@ def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(
     assert decaying._anchors["w"].dtype == dtype
     decaying.step("w", master, torch.zeros_like(start), 1.0, 0)
     assert torch.equal(master, start)
-
-
-# --- one set of bits ---
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -168,9 +156,6 @@ def test_gpu_takes_the_same_steps_as_the_cpu(kind):
             optimizer.step("w", master, gradient, 0.01, step)
         results.append({"w": master.cpu()} | {k: t.cpu() for k, t in optimizer.state.items()})
     assert same_bits(*results)
-
-
-# --- state ---
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

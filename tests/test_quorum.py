@@ -126,9 +126,6 @@ def test_all_engines_late_are_waited_for(clockwork):
     assert_same(evaluated(fleet), evaluated(alone))
 
 
-# --- arithmetic of quorums
-
-
 def quorum(share, clockwork, group=2):
     """Six members in cells of one, each with all its examples."""
     return Quorum(
@@ -192,9 +189,6 @@ def test_late_engines_drop_members_of_a_generation_and_no_votes():
         assert {*method.voting_members()} == {*population.members[2:]}
         found = [method.evaluate_center(one, batch, parts.decoding) for one in (quorum, whole)]
     assert found[0].rollouts == found[1].rollouts
-
-
-# --- runs
 
 
 @pytest.mark.usefixtures("engines_in_process")

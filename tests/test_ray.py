@@ -82,9 +82,6 @@ def alone():
     return local()
 
 
-# --- runs
-
-
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     from germline.fleet.ray_engines import RayCluster
 
@@ -93,9 +90,6 @@ def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     for address in (None, "auto", joined.address):
         RayCluster(address, 1).close()
     assert ray.is_initialized()
-
-
-# --- one pair of engines, treated badly
 
 
 def test_two_actors_play_and_apply_like_one_engine_here(pair, alone, capfd):
@@ -118,9 +112,6 @@ def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alo
         assert_same(evaluated(pair), evaluated(alone))
     assert_same(evaluated(pair), evaluated(alone))
     assert "engine 1 is back" in caplog.text
-
-
-# --- runs that start Ray or join a cluster: what they started ends with them, however they end
 
 
 MANY = "generations=100000"

@@ -152,9 +152,6 @@ def rewrite(path: Path, **changes: object) -> None:
     (path / "run.json").write_text(json.dumps(facts | changes))
 
 
-# --- versions
-
-
 @pytest.mark.parametrize("version", [1, 99])
 def test_another_format_is_refused(run, version):
     rewrite(run.path, format_version=version)
@@ -174,9 +171,6 @@ def test_a_config_of_another_germline_is_refused_with_its_version(run: RunDirect
         RunDirectory.open(run.path)
     assert "germline 7.0 wrote this config" in str(caught.value)
     assert "brightness: unknown setting" in str(caught.value)
-
-
-# --- one writer
 
 
 def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDirectory) -> None:
@@ -203,9 +197,6 @@ def _claim(path: Path) -> str:
     except GermlineError as error:
         return str(error)
     return "claimed"
-
-
-# --- overview
 
 
 def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:

@@ -114,9 +114,6 @@ def test_every_engine_applies_every_update_itself(tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-# --- read-only questions
-
-
 def searched_names(engine):
     """A question of another package: the names of the searched tensors."""
     return sorted(engine.weights.scales())
@@ -154,9 +151,6 @@ def test_large_cells_are_played_first_each_by_whoever_is_free():
     assert {(one.answer, tuple(one.facts)) for job in jobs for one in job.examples} == {("", ())}
 
 
-# --- errors
-
-
 def refusing(_engine, job) -> Outcome | None:
     error = GermlineError("task: the longest prompt is too long")
     return JobRaised(error) if isinstance(job, GenerateJob) else None
@@ -188,9 +182,6 @@ def test_an_engine_that_cannot_be_loaded_is_an_error_at_once(error):
     assert all(one.engine is None for one in engines)
 
 
-# --- snapshots
-
-
 def test_a_restored_fleet_goes_on_as_if_it_had_never_stopped(tmp_path):
     first = fleet_of(pool(2))
     base = first.digest()
@@ -217,12 +208,6 @@ def test_an_engine_serves_what_it_was_restored_to():
     assert engines[1].generate([None], PROMPTS, Decoding(8)) == engines[0].generate(
         [None], PROMPTS, Decoding(8)
     )
-
-
-# --- engines that are lost or go wrong: the run is the same, or stops with cause and remedy
-
-
-# --- lost engines
 
 
 @pytest.mark.parametrize("place", range(0, 9, 2))
@@ -283,9 +268,6 @@ def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
 
     with pytest.raises(GermlineError, match="out of memory"):
         evaluated(fleet_of(pool(2, fault, fault)))
-
-
-# --- deviating engines
 
 
 @pytest.mark.parametrize("engines", [2, 3])

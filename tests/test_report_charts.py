@@ -18,9 +18,6 @@ def chart(*series):
     return Chart("title", "caption", "generation", series)
 
 
-# --- charts
-
-
 X = (0.0, 1.0, 2.0, 3.0)
 SERIES = (
     Series("curve", X, [3.0, None, -1e6, 2.0], [2.0, None, -2e6, 1.0], [4.0, None, 0.0, 3.0]),
@@ -42,9 +39,6 @@ def test_a_drawing_is_svg_with_readable_text_and_the_same_bytes_each_time():
     assert all(color in drawn for color in COLORS[:4])
     assert all("11px" in one.get("style", "") for one in texts)
     assert not re.search("href=.http", drawn)
-
-
-# --- the figure
 
 
 @pytest.fixture
@@ -78,18 +72,12 @@ def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
     draw_evolution(run)
 
 
-# --- differences
-
-
 def test_settings_that_one_run_does_not_have_are_differences():
     configs = [load_config({"space": "low_rank"}), load_config({"space": "full"})]
     found = comparison.differing_settings(configs)
     assert found["space.kind"] == ["low_rank", "full"]
     assert found["space.rank"] == [1, ...]
     assert "seed" not in found
-
-
-# --- wording
 
 
 @pytest.mark.parametrize(

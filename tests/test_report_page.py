@@ -64,9 +64,6 @@ def answered(run, before, after):
         run.write_held_out(score(updates, 0.25 + updates / 2), [one], BATCH)
 
 
-# --- one run
-
-
 def test_failures_are_counted_by_reason_and_missing_rewards_told_apart(run):
     timeouts = record(0, failure="timeout after 2 s")
     run.write(timeouts, BATCH)
@@ -105,9 +102,6 @@ def test_the_settings_shown_make_the_same_config(run):
         assert load_config(yaml.safe_load(shown)) == config
 
 
-# --- states of a run
-
-
 def test_a_run_has_a_page_in_every_state(finished, tmp_path, run):
     assert "finished 4 of 4 generations" in Page(finished / "report.html").text
     training = germline.train(settings(), tmp_path / "training")
@@ -138,9 +132,6 @@ def test_a_damaged_journal_is_said_on_the_page(run):
     assert "the checksum does not match" in text
 
 
-# --- several runs
-
-
 def test_several_runs_share_curves_where_they_share_task_and_metric(run, tmp_path):
     config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
     wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
@@ -151,9 +142,6 @@ def test_several_runs_share_curves_where_they_share_task_and_metric(run, tmp_pat
     alts = [value for name, value in shown.attributes if name == "aria-label" and value]
     assert any("by updates: run from 0.25 to 0.25; wider from 0.25" in alt for alt in alts)
     assert "2 runs side by side" in shown.text
-
-
-# --- bad input
 
 
 def test_what_is_no_run_and_what_cannot_be_written_is_refused(run, tmp_path):
@@ -167,8 +155,6 @@ def test_what_is_no_run_and_what_cannot_be_written_is_refused(run, tmp_path):
     with pytest.raises(GermlineError, match=r"file/page\.html cannot be written"):
         write_report(run.path, tmp_path / "file" / "page.html")
 
-
-# --- hostile text
 
 HOSTILE = (
     "<script>alert(1)</script>",

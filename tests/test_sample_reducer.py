@@ -108,9 +108,6 @@ def test_a_majority_needs_answers(tmp_path: Path) -> None:
     assert np.isin(members.rewards, (0, 1 / 3, 1)).all()  # 1 / 3: no two answers are equal
 
 
-# --- every member's reward on every example, where a run records them
-
-
 KEPT = "record.rewards=true"
 
 

@@ -44,9 +44,6 @@ def test_warmup_rises_to_the_start_and_the_cosine_has_the_rest_of_the_run():
     assert found[3:] == values(CosineSchedule(start=0.4, end=0.1), 9)
 
 
-# --- plateaus
-
-
 def update_with(generation, fitness):
     state = {} if fitness is None else {"fitness": fitness}
     return Update(0, generation, 1.0, 0.1, (1.0,), strategy_state=state)
@@ -90,8 +87,6 @@ def test_a_value_whose_reasons_are_not_known_is_refused():
     ):
         plateaus.at(2)
 
-
-# --- in runs
 
 COSINE_RATE = "strategy.learning_rate={kind: cosine, start: 0.4, end: 0.1}"
 LINEAR_SIGMA = "strategy.sigma={start: 0.4, end: 0.1}"

@@ -147,9 +147,6 @@ def test_a_service_that_is_away_changes_no_bits_and_its_token_is_in_no_file(tmp_
     assert all(b"very-secret" not in path.read_bytes() for path in files)
 
 
-# --- penalties
-
-
 def test_penalties_are_parts_of_the_reward():
     scorers = {
         "long": {"kind": "length", "start": 10, "end": 30},

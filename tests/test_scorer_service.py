@@ -90,9 +90,6 @@ def test_a_wrong_request_is_refused_and_says_why(sources, path, body, status, me
     assert refused.value.status == status
 
 
-# --- as a scorer of a run
-
-
 def scored(url, *overrides, **more):
     section = {"kind": "germline", "url": url, "timeout_s": HANG_S, "retry_timeout_s": HANG_S}
     return settings(f"task.scorers.harm={json.dumps(section | more)}", *overrides)

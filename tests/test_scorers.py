@@ -36,9 +36,6 @@ def values(found):
     return [score.value for score in found]
 
 
-# --- what is sent, and what is read
-
-
 def test_the_service_gets_prompts_and_responses_and_a_text_or_messages_is_a_prompt():
     found, asked = scores((200, {"rewards": [0.5, -2], "costs": [0, 0]}), [*ITEMS])
     messages = [
@@ -60,9 +57,6 @@ def test_the_service_gets_prompts_and_responses_and_a_text_or_messages_is_a_prom
 def test_a_template_says_how_prompt_and_completion_become_one_text(template, text):
     # No tokenizer reads half of a surrogate pair.
     assert scored_text(template, "a\ud800", SUM) == text
-
-
-# --- the judge
 
 
 def judged(reply, finish="stop", **message):
@@ -130,9 +124,6 @@ def test_a_long_last_line_is_read_at_once(line):
     assert time.perf_counter() - began < 5.0  # it took a minute
 
 
-# --- responses without a score
-
-
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "0.5", [1.0], True])
 def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
     found, _ = scores((200, {"rewards": [value, 1.5]}))
@@ -181,9 +172,6 @@ def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
     assert len(server.asked) == 1
 
 
-# --- retries
-
-
 def test_a_service_that_is_away_is_asked_again():
     replies = iter(
         [*((status, "starting") for status in (503, 408, 529)), (200, {"rewards": [1, 2]})]
@@ -208,9 +196,6 @@ def test_a_request_that_gets_no_answer_in_time_is_repeated_or_names_the_setting(
         asked = scorer(server.url, timeout_s=0.5)
         assert values(asked.score(ITEMS)) == [1, 2]
         released.set()
-
-
-# --- tokens
 
 
 def test_the_token_comes_from_the_environment_and_is_sent(monkeypatch):

@@ -50,9 +50,6 @@ def puzzle(example):
     return tuple(sorted(example.facts["numbers"])), example.facts["target"]
 
 
-# splits
-
-
 def test_a_split_keeps_equal_keys_together_and_loses_nothing():
     items = list(range(1000))
     train, test = seeded_split(items, [item // 4 for item in items], 0, "items")
@@ -66,18 +63,12 @@ def test_one_example_cannot_be_split():
         seeded_split(["a", "a"], ["a", "a"], 0, "rows.json")
 
 
-# arithmetic
-
-
 def test_arithmetic_asks_in_the_users_words():
     task = ArithmeticTask(Arithmetic())
     for example in everything(task):
         a, sign, b = (example.facts[name] for name in ("a", "sign", "b"))
         assert example.prompt == f"What is {a} {sign} {b}?"
         assert int(example.answer) == eval(f"{a} {sign} {b}")
-
-
-# multiplication
 
 
 def factors_of(task, split):
@@ -104,9 +95,6 @@ def test_no_pair_is_trained_on_and_tested_in_any_order(task):
     assert 0.15 < len(test) / (len(train) + len(test)) < 0.25
 
 
-# conciseness
-
-
 def test_conciseness_splits_the_facts_four_to_one():
     task = ConcisenessTask(Conciseness())
     assert {(example.prompt, example.answer) for example in everything(task)} == {
@@ -120,9 +108,6 @@ def test_the_papers_pairs_are_two_to_train_and_eight_to_test():
     assert [example.answer for example in task.examples("train")] == ["8", "No"]
     answers = ["Paris", "84", "True", "10", "Hola", "30", "Red", "7"]
     assert [example.answer for example in task.examples("test")] == answers
-
-
-# countdown
 
 
 def test_generated_rows_are_small_solvable_and_different():
@@ -218,9 +203,6 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
 def test_bad_rows_are_refused_with_their_place(tmp_path, rows, complaint):
     with pytest.raises(GermlineError, match=complaint):
         CountdownTask(Countdown(path=json_file(tmp_path, rows)))
-
-
-# settings
 
 
 def test_chat_follows_the_task_unless_the_config_says_otherwise():

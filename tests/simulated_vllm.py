@@ -1,6 +1,6 @@
 """A simulated vLLM in this process: it records what the engine `vllm` asks of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,6 @@ from germline.engines.vllm.engine import GenerateRequest
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, Perturbation
 from tests.tiny_engines import folder
-
-Scorer = Callable[[GenerateRequest, int], Sequence[float]]
 
 
 @dataclass

@@ -14,11 +14,6 @@ from germline.strategies import make_strategy
 from germline.types import GermlineError
 from tests.toy_runs import settings
 
-VARIANTS = [
-    (space, optimizer)
-    for space in ("space=full", "space=low_rank", "space.rank=3")
-    for optimizer in ("strategy.optimizer=sgd", "strategy.optimizer=adam")
-]
 LENGTH = 7
 
 
@@ -49,23 +44,9 @@ class History:
         return restore(self.base(), self.entries, folder, self.base_digest, generation)
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=lambda one: "-".join(one))
-def variant(request, tmp_path_factory):
-    return History(tmp_path_factory.mktemp("variant"), request.param)
-
-
 @pytest.fixture
 def history(tmp_path):
     return History(tmp_path / "snapshots", ["strategy.optimizer=adam"])
-
-
-def test_the_journal_alone_and_snapshots_rebuild_every_generation(variant):
-    for generation, entry in enumerate(variant.entries):
-        assert variant.rebuilt(generation, snapshots=False) == entry.digest
-        assert variant.rebuilt(generation) == entry.digest
-    digests = {variant.base_digest, *(entry.digest for entry in variant.entries)}
-    assert len(digests) == LENGTH + 1
-    assert variant.rebuilt(-1) == variant.base_digest
 
 
 @pytest.mark.parametrize("generation", [-2, LENGTH, 100])

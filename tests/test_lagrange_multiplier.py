@@ -13,7 +13,6 @@ from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.reward_term import replace_grades
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
-from germline.run.weights import load_engine
 from germline.types import (
     Completion,
     Evaluation,
@@ -25,7 +24,7 @@ from germline.types import (
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
 from tests.small_runs import ROWS
-from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
+from tests.toy_runs import LETTERS, SETTINGS, finish, journal
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -175,24 +174,6 @@ def test_lambda_reward_and_cost_are_recorded_and_drawn(tmp_path):
     for score in (one.score for one in directory.held_out()):
         assert score.reward == pytest.approx(-score.parts["reward"] - score.parts["cost"])
     assert "Mean cost of the center" in (path / "report.html").read_text()
-
-
-SEARCHES = {
-    "nes": ("strategy.sigma={kind: success, start: 0.3}",),
-    "cma": ("strategy={kind: cma, sigma: 0.3}", "space={kind: subspace, dimension: 4}"),
-}
-
-
-@pytest.mark.parametrize("kind", SEARCHES)
-def test_a_stopped_run_resumes_to_the_same_bytes_and_is_replayed(tmp_path, kind):
-    config = settings(*SEARCHES[kind])
-    whole = finish(germline.train(config, tmp_path / "whole"))
-    cut = stopped_after(germline.train(config, tmp_path / "cut"), 2)
-    finish(germline.resume(cut))
-    assert journal(cut) == journal(whole)
-    directory = RunDirectory.open(cut)
-    last = directory.journal.read()[-1].digest
-    assert load_engine(directory).weights.digest() == last
 
 
 @pytest.mark.parametrize(("gate", "weights"), [({"safe_first": 0.0}, 1.0), ({}, None)])

@@ -254,17 +254,6 @@ def test_a_run_of_several_sigmas_needs_no_other_and_can_be_scored(tmp_path):
     assert again.mean == RunDirectory.open(path).held_out()[-1].score.mean
 
 
-def test_a_stopped_run_keeps_the_same_members(whole, tmp_path):
-    path = stopped_after(germline.train(randopt(), tmp_path / "run"), 1)
-    stopped_after(germline.resume(path), 2)
-    finish(germline.resume(path))
-    assert journal(path) == journal(whole)
-    assert RunDirectory.open(path).ensemble() == RunDirectory.open(whole).ensemble()
-    assert [one.score for one in RunDirectory.open(path).held_out()] == [
-        one.score for one in RunDirectory.open(whole).held_out()
-    ]
-
-
 def test_alone_a_run_speaks_as_its_best_member(whole):
     best = RunDirectory.open(whole).ensemble()[0]
     kept = SeedPerturbation(

@@ -9,10 +9,10 @@ from germline.config import (
     PlateauSchedule,
 )
 from germline.record import RunDirectory
-from germline.run import resume, train
+from germline.run import resume
 from germline.strategies.sigma_rules import PlateauSigma, value_at
 from germline.types import GermlineError, Update
-from tests.toy_runs import journal, run, settings, stopped_after
+from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -90,11 +90,6 @@ def test_a_value_whose_reasons_are_not_known_is_refused():
 
 COSINE_RATE = "strategy.learning_rate={kind: cosine, start: 0.4, end: 0.1}"
 LINEAR_SIGMA = "strategy.sigma={start: 0.4, end: 0.1}"
-FALLING_SIGMA = "strategy.sigma={kind: plateau, start: 0.4, patience: 1}"
-
-
-def sigmas(folder):
-    return [entry.update.sigma for entry in RunDirectory.open(folder).journal.read()]
 
 
 @pytest.mark.parametrize(("kind", "schedule"), [("linear", LINEAR_SIGMA), ("cosine", COSINE_RATE)])
@@ -104,13 +99,6 @@ def test_a_schedule_is_not_bent_by_more_generations(kind, schedule, tmp_path):
         resume(path, ["generations=8"])
 
 
-def test_sigma_on_plateaus_survives_a_stop_after_every_generation(tmp_path):
-    whole = run(tmp_path / "whole", FALLING_SIGMA, "generations=6")
-    assert len(set(sigmas(whole))) > 2  # it fell, more than once
-    assert sigmas(run(tmp_path / "linear", LINEAR_SIGMA)) == pytest.approx([0.4, 0.3, 0.2, 0.1])
-    path = stopped_after(train(settings(FALLING_SIGMA, "generations=3"), tmp_path / "run"), 1)
-    for _ in range(2):
-        stopped_after(resume(path), 1)
-    for _ in range(3):
-        stopped_after(resume(path, ["generations=6"]), 1)
-    assert journal(path) == journal(whole)
+def test_the_sigmas_of_a_run_are_those_of_its_schedule(tmp_path):
+    entries = RunDirectory.open(run(tmp_path / "run", LINEAR_SIGMA)).journal.read()
+    assert [one.update.sigma for one in entries] == pytest.approx([0.4, 0.3, 0.2, 0.1])

@@ -186,12 +186,6 @@ def test_generations_without_a_signal_are_counted_in_a_row():
     assert [one.zeros_in_a_row for one in found] == [1, 0, 1, 2]
 
 
-def test_a_run_taken_up_again_counts_on():
-    counting = SignalMetrics()
-    counting.recall([update(0.0), update(1.0), update(0.0), MeanUpdate(3, 0.1, (0.0, 0.0))])
-    assert counting.zero_signal_streak == 2
-
-
 def test_pairs_whose_halves_tie_teach_nothing_though_pairs_differ():
     table = rewards([1], [1], [0], [0])
     shaped = shape(of_rewards(table), antithetic=True)

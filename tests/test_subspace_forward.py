@@ -11,7 +11,7 @@ from germline import noise
 from germline.config import Singular, Subspace
 from germline.spaces import make_space
 from germline.spaces.base import BaseModel, CoordinateSpace
-from germline.types import GermlineError, TensorInfo, Update
+from germline.types import TensorInfo, Update
 from tests.tiny_engines import (
     engine,
     folder,
@@ -27,12 +27,6 @@ pytestmark = [
 IDS = torch.arange(30, 60).view(2, 15)
 UPDATE = Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25))
 LAYER = TensorInfo("model.layers.0.mlp.up_proj.weight", (96, 64), "linear", 0)
-
-
-def refusal(call, *arguments, **settings):
-    with pytest.raises(GermlineError) as caught:
-        call(*arguments, **settings)
-    return str(caught.value)
 
 
 def coordinate_space(weights):

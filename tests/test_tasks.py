@@ -26,19 +26,11 @@ ROW = {
     "target": "13",
     "solution": "((3 * 5) - 2)",
 }
-PAIR = {"question": "Capital of Peru?", "answer": "Lima"}
 
 
 def json_file(folder, content):
     path = folder / "rows.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
-
-
-def lines_file(folder, *rows, name="pairs.jsonl"):
-    path = folder / name
-    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows)
-    path.write_text(text, encoding="utf-8")
     return path
 
 

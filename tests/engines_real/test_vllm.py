@@ -8,8 +8,6 @@ import pytest
 
 from tests.engines_real.recordings import ROOT, SHOWN, TIMEOUT_S, interpreter
 
-TOLERANCE = 1e-3
-
 
 @pytest.fixture(scope="session")
 def observed(tmp_path_factory):

@@ -7,6 +7,7 @@ import pytest
 from germline.record import RunDirectory
 from germline.run import replay, resume, train
 from tests.slow_cases import mostly_slow
+from tests.small_runs import ROWS
 from tests.toy_runs import finish, journal, rows, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -24,6 +25,11 @@ SILENT = ("task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weigh
 CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
 MIX = "space={kind: full, include: ['*mix*']}"
 ZO_GRPO = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
+LAGRANGE = (
+    f"task={{kind: safe_alignment, path: {ROWS / 'safe_alignment.jsonl'}, test_split: null, "
+    "scorers: {reward: {kind: repetition, ngram: 1}, cost: {kind: length, start: 0, end: 12}}, "
+    "max_new_tokens: 16, temperature: 1, lambda_lr: 0.5}"
+)
 CHOICES = "prompt_search={template: ['{prompt}', 'Q: {prompt}'], temperature: [0.5, 1]}"
 
 VARIANTS = {
@@ -55,6 +61,12 @@ VARIANTS = {
         "strategy={kind: sep_cma, population: 6, sigma: 0.3}",
     ),
     "zo_grpo": (*ZO_GRPO, "strategy.sigma={kind: auto, every: 1}"),
+    "zo_grpo, several updates of a batch": (*ZO_GRPO, FULL, "method.updates_per_batch=3"),
+    "plateau": ("strategy.sigma={kind: plateau, start: 0.4, patience: 1}",),
+    "votes": (FULL, "method={kind: randopt, ensemble_size: 3}", "strategy.learning_rate=auto"),
+    "samples": ("method.samples=3", "method.fitness=pass_at_k"),
+    "lambda": (LAGRANGE, SUCCESS),
+    "lambda, cma": (LAGRANGE, CMA, "space={kind: subspace, dimension: 4}"),
     "KL penalty": ("task.kl_coef=0.5",),
     "prompt search": ("task.temperature=0", CHOICES),
 }
@@ -104,4 +116,6 @@ def test_every_generation_is_replayed_to_its_digest(variant, whole):
 
 @pytest.mark.usefixtures("engines_in_process")
 def test_two_engines_write_the_journal_of_one(variant, whole, tmp_path):
-    assert journal(run(tmp_path / "run", *variant, "fleet.engines=2")) == journal(whole)
+    path = run(tmp_path / "run", *variant, "fleet.engines=2")
+    assert journal(path) == journal(whole)
+    assert rows(path)[1:] == rows(whole)[1:]

@@ -57,7 +57,7 @@ def test_a_judge_that_prefers_what_is_first_gives_abstentions_alone(tmp_path, tr
     assert len(rows(tmp_path)) == 2 * result.abstained
 
 
-@pytest.mark.parametrize(  # test_verdict.py and test_scorers.py have what a reply may say
+@pytest.mark.parametrize(  # test_scorers.py and test_scorers.py have what a reply may say
     ("reply", "failure"),
     [
         ("and so on " * 500, "no verdict, [[A]] or [[B]]"),

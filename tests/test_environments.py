@@ -1,5 +1,6 @@
 """Environments: what a reply gets back, what an episode earns, and whose fault a failure is."""
 
+import contextlib
 import json
 import math
 import signal
@@ -18,6 +19,8 @@ from germline.graders.worker_messages import GradeMissingError, InvalidGradeErro
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_environments
 from tests.hang_limit import HANG_S
+from tests.misbehaving_graders import MISDEEDS
+from tests.slow_cases import mostly_slow
 
 RUBRIC = EpisodeRubric({"reward": 1.0}, {"reward": -1.0})
 
@@ -302,3 +305,52 @@ def test_a_cache_forgets_the_replies_of_episodes_that_were_taken():
         cache.put((0, seed, ("a long reply",)), SimpleNamespace(row=row))
         assert cache.take((0, seed, ("a long reply",)), row)
     assert not cache._episodes
+
+
+@pytest.mark.parametrize("misdeed", mostly_slow(["loop", "raise", "leave"], quick={"raise"}))
+def test_a_close_that_hangs_or_fails_costs_no_episode_its_score(misdeed, capfd):
+    mine = grader(misbehaving_environments.Unclosable)
+    with GraderPool(mine, RUBRIC.weights, RUBRIC.floors, timeout_s=1.0, max_turns=9) as pool:
+        ends = [Transcript(("end",), seed) for seed in range(2)]
+        grades = pool.submit(ends, [example(word=misdeed)] * 2).result(timeout=HANG_S)
+    assert grades == [Grade(0.25, {"reward": 0.25})] * 2
+    said = {
+        "loop": "close() fails: TimeUp: longer than graders.timeout_s (",
+        "raise": "close() fails: ValueError: at close (misbehaving_environments.py, line ",
+        "leave": "close() fails: SystemExit: bye (misbehaving_environments.py, line ",
+    }[misdeed]
+    assert capfd.readouterr().err.count(f"the environment Unclosable: {said}") == 1
+
+
+def test_a_step_after_a_close_that_hangs_has_its_time_limit():
+    class Greedy(misbehaving_environments.Unclosable):
+        memory = 0
+
+        def step(self, reply):
+            if reply == "full":
+                Greedy.memory += 1
+                if Greedy.memory == 1:
+                    raise MemoryError
+                MISDEEDS["loop"]("")
+            return super().step(reply)
+
+    mine = grader(Greedy)
+    with InProcessPool(mine, RUBRIC.weights, RUBRIC.floors, timeout_s=0.5, max_turns=3) as pool:
+        played = [pool.submit([Transcript(("full",), 0)], [example(word="loop")]).result()]
+    assert played[0][0].failure == "timeout after 0.5 s"
+
+
+@pytest.mark.parametrize("failing", ["reset", "step", "get_reward", "nothing"])
+def test_an_environment_that_fails_is_closed(failing):
+    closed = []
+
+    def fail(_self, *_reply, **_row):
+        if failing != "nothing":
+            raise ValueError(failing)
+
+    methods = {"step": lambda _self, _reply: ("", True, 1.0), "get_reward": lambda _self: None}
+    methods |= {"reset": lambda _self: None, failing: fail}
+    mine = type("Mine", (), methods | {"close": lambda self: closed.append(self)})
+    with contextlib.suppress(PartsFailedError, InvalidGradeError):
+        grader(mine)(Transcript(("a",), 0), example())
+    assert len(closed) == 1

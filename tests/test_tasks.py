@@ -3,10 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from germline.config import Arithmetic, Conciseness, Countdown, Multiplication
+from germline.config import Arithmetic, Conciseness, Countdown, Multiplication, load_config
+from germline.run.task_check import check_task
+from germline.tasks import make_task
 from germline.tasks.arithmetic import ArithmeticTask, MultiplicationTask
 from germline.tasks.conciseness import FACTS, ConcisenessTask
 from germline.tasks.countdown import (
@@ -213,3 +216,42 @@ def test_the_config_overrides_the_length_limit_and_the_stop_strings():
     task = CountdownTask(Countdown(max_new_tokens=7, stop=("\n",)))
     assert (task.max_new_tokens, task.stop) == (7, ("\n",))
     assert CountdownTask(Countdown()).stop == ()
+
+
+SCORERS: dict[str, dict[str, Any]] = {
+    "reward": {"kind": "repetition"},
+    "cost": {"kind": "length", "start": 0, "end": 9},
+}
+ROWS = [{"prompt": f"Question {number}?", "response_0": "First."} for number in range(8)]
+
+
+def section(tmp_path, rows, **more):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return {"kind": "safe_alignment", "path": str(path), "scorers": SCORERS} | more
+
+
+def task_of(tmp_path, rows, **more):
+    return make_task(load_config({"task": section(tmp_path, rows, **more)}).task)
+
+
+def test_only_the_prompts_are_played_and_each_of_them_once(tmp_path):
+    task = task_of(tmp_path, [*ROWS, {**ROWS[3], "response_0": "Another answer."}])
+    examples = [*task.examples("train"), *task.examples("test")]
+    assert sorted(one.prompt for one in examples) == [f"Question {n}?" for n in range(8)]
+    assert {(one.answer, one.chat, one.context) for one in examples} == {("", True, ())}
+    assert (task.rubric, task.metric) == ({"reward": -1.0, "cost": -1.0}, "reward")
+
+
+def test_prompts_have_the_order_in_which_they_are_first_met(tmp_path):
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text(json.dumps(ROWS[7]) + "\n")
+    task = task_of(tmp_path, [ROWS[0], ROWS[1], ROWS[0]], test_path=str(held_out))
+    assert [one.prompt for one in task.examples("train")] == ["Question 0?", "Question 1?"]
+
+
+def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_path):
+    report = check_task(section(tmp_path, ROWS), prompts=1)
+    assert [finding.verdict for finding in report.findings] == ["ok", "warning", "ok", "ok", "ok"]
+    assert "no example has an `answer`" in report.findings[1].remark
+    assert report.printed is None

@@ -103,7 +103,7 @@ KINDS = [
     if not issubclass(section, EpisodeSettings | SafeAlignment)
 ]
 """Tasks of episodes, and prompts without gold answers, have tests of their own, in
-test_environments.py and test_safe_alignment.py."""
+test_environments.py and test_tasks.py."""
 
 
 @pytest.mark.parametrize("kind", mostly_slow(sorted(KINDS), quick={*KINDS} - {"gsm8k", "math"}))

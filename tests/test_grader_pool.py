@@ -226,18 +226,6 @@ def test_a_worker_of_a_script_does_not_outlive_a_parent_that_is_killed(tmp_path)
         wait_until(lambda: not is_alive(worker))
 
 
-def test_a_grader_process_starts_without_numpy():
-    """It then starts in a quarter of the time, with a third of the memory."""
-    script = (
-        "import sys, germline.graders.worker_process, germline.graders.builtin_rewards, "
-        "germline.graders.task_file, germline.environments.grader\n"
-        "print({'numpy', 'jaxtyping', 'pydantic', 'importlib.metadata'} & set(sys.modules))"
-    )
-    command = [sys.executable, "-P", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "set()\n"
-
-
 def test_grader_processes_end_with_the_training(tmp_path):
     before = children()
     working = [children() for _ in germline.train(settings(), tmp_path / "run")]

@@ -69,19 +69,6 @@ def test_tensors_side_by_side_hold_what_each_holds_alone(directions, sizes):
     assert np.array_equal(together, np.concatenate(alone, axis=1))
 
 
-@pytest.mark.parametrize("start", [0, 1, 4, 9])
-def test_sampling_noise_can_be_continued_at_a_later_position(start):
-    whole = noise.sampling_uniforms(5, 1, "train", range(6), start + 7)
-    assert np.array_equal(
-        noise.sampling_uniforms(5, 1, "train", range(6), 7, start), whole[:, start:]
-    )
-
-
-def test_sampling_noise_of_an_example_does_not_depend_on_its_batch():
-    together = noise.sampling_uniforms(5, 1, "train", [8, 2, 5], 12)
-    assert np.array_equal(noise.sampling_uniforms(5, 1, "train", [5], 12)[0], together[2])
-
-
 @pytest.mark.parametrize(
     "draw",
     [
@@ -142,11 +129,6 @@ UNRELATED = {
 @pytest.mark.parametrize("names", UNRELATED.values(), ids=UNRELATED)
 def test_noise_of_different_names_is_uncorrelated(names):
     assert_unrelated({str(name): drawn(**name) for name in names})
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 5, 200, 10_000])
-def test_permutation_visits_every_example_once(n):
-    assert sorted(noise.epoch_permutation(3, "train", 0, n).tolist()) == list(range(n))
 
 
 def test_mistake_7_noise_does_not_depend_on_what_was_drawn_before():

@@ -10,7 +10,11 @@ import pytest
 
 import germline
 
-HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich")
+HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich", "jaxtyping")
+GRADERS = (
+    "germline.graders.worker_process, germline.graders.builtin_rewards, "
+    "germline.graders.task_file, germline.environments.grader"
+)
 
 
 def test_the_public_names_are_these_and_no_others():
@@ -26,6 +30,8 @@ def test_the_public_names_are_these_and_no_others():
         ("import germline", set()),
         ("import germline; germline.load_config({})", {"numpy", "pydantic"}),
         ("import germline; germline.train", {*HEAVY} - {"matplotlib", "transformers"}),
+        ("from germline.cli.application import app", set()),
+        (f"import {GRADERS}", set()),  # a process of graders starts in a quarter of the time
     ],
 )
 def test_what_is_imported(code, allowed):

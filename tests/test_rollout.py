@@ -81,14 +81,6 @@ def test_rewards_stand_at_member_and_example(engine):
         assert evaluation.rewards[rollout.member, places[rollout.example]] == expected
 
 
-def test_a_member_answers_as_it_does_alone(engine):
-    evaluation = played_all(engine, MicrobatchSettings(members=4, examples=3))
-    for number, member in enumerate(MEMBERS):
-        alone = engine.generate([member], EXAMPLES, DECODING)[0]
-        mine = [one.completion for one in evaluation.rollouts if one.member == number]
-        assert mine == alone
-
-
 @pytest.mark.parametrize("size", [(1, 1), (8, 32)])
 def test_the_toy_engine_gives_the_same_rewards_in_cells_of_any_size(engine, size):
     cell = MicrobatchSettings(members=size[0], examples=size[1])

@@ -40,22 +40,6 @@ def test_training_yields_each_generation_once_it_is_on_disk(tmp_path):
     assert [one.generation for one in scores] == [0, 4]
 
 
-def test_mistake_17_held_out_scores_at_the_start_when_due_and_at_the_end(tmp_path):
-    path = run(tmp_path / "run", "generations=7", "held_out.every=3")
-    directory = RunDirectory.open(path)
-    assert [one.score.generation for one in directory.held_out()] == [0, 3, 6, 7]
-    assert [row["generation"] for row in directory.generations() if "held_out" in row] == [2, 5]
-    assert {one.score.n for one in directory.held_out()} == {5}
-
-
-def test_held_out_examples_are_none_of_those_trained_on(plain):
-    directory = RunDirectory.open(plain)
-    trained = {row["prompt"] for row in directory.rollouts()}
-    scored = {sample.prompt for one in directory.held_out() for sample in one.samples}
-    assert scored
-    assert not trained & scored
-
-
 def test_the_same_config_and_seed_give_the_same_bytes(plain, tmp_path):
     again = run(tmp_path / "run")
     assert journal(again) == journal(plain)

@@ -140,6 +140,8 @@ def test_what_is_recorded_follows_the_settings(tmp_path):
     assert len(directory.journal.read()) == 5
     scores = [(one.score.generation, one.score.n) for one in directory.held_out()]
     assert scores == [(0, 7), (3, 7), (5, 7)]
+    scored = [row["generation"] for row in directory.generations() if "held_out" in row]
+    assert scored == [2]
     assert len(list(directory.snapshots.iterdir())) == 4
     assert len(directory.rollouts()) == 15
     assert list(directory.tensorboard.iterdir())

@@ -6,31 +6,17 @@ Building it takes half a minute; the quick tests of links are in `test_docs.py`.
 import os
 import subprocess
 import sys
-from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from tests import browser
+from tests.browser import REQUESTS, look
 
 ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.slow
-
-
-class Page(HTMLParser):
-    def __init__(self, path):
-        super().__init__()
-        self.loads = set()
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        loaded = values.get("src") or (tag == "link" and values.get("href"))
-        if loaded:
-            self.loads.add(loaded)
 
 
 def missing(what) -> NoReturn:
@@ -51,37 +37,27 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def pages(site):
+def test_pages_are_quiet_and_no_wider_than_a_phone(site):
     # 404.html is shown by a server at any address, so its links begin at the root of the site.
-    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    pages = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+    opened = "document.querySelectorAll('details').forEach(one => one.open = true)"
+    asked = f"[{opened}, document.documentElement.scrollWidth, {REQUESTS}]"
+    found, complaints = look(pages, 375, asked)
+    assert complaints == []
+    for page, (_, width, requests) in zip(pages, found, strict=True):
+        assert width == 375, page.name
+        assert {one.partition(":")[0] for one in requests} <= {"file", "data", "blob"}
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    program = browser.find()
-    if program is None:
-        missing("no Chromium on this machine (Debian: apt-get install chromium; or $CHROMIUM)")
-    with browser.Browser(program) as opened:
-        yield opened
-
-
-def test_pages_are_quiet_and_no_wider_than_a_phone(chromium, pages):
-    width = 375
-    for path in sorted(pages):
-        chromium.open(path, width)
-        chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert chromium.ask("document.documentElement.scrollWidth") == width, path.name
-        assert chromium.complaints() == [], path.name
-        assert {one.partition(":")[0] for one in chromium.requests()} <= {"file", "data", "blob"}
-
-
-def test_the_search_works_without_a_server(chromium, site):
-    chromium.open(site / "index.html", 1440)
+def test_the_search_works_without_a_server(site):
+    typed = "box.focus(), box.value = 'sigma', box.dispatchEvent(new Event('keyup', {bubbles: 1}))"
     shown = "document.querySelectorAll('.md-search-result__item').length"
-    chromium.ask(
-        "(() => { const box = document.querySelector('.md-search__input'); box.focus();"
-        " box.value = 'sigma'; box.dispatchEvent(new Event('keyup', {bubbles: true})); })()"
-    )
-    chromium.wait_for(f"{shown} > 0")
-    assert chromium.complaints() == []
+    search = f"""new Promise(done => {{
+      const box = document.querySelector('.md-search__input');
+      {typed};
+      const wait = () => {shown} ? done({shown}) : setTimeout(wait, 50);
+      wait();
+    }})"""
+    (items,), complaints = look([site / "index.html"], 1440, search)
+    assert items > 0
+    assert complaints == []

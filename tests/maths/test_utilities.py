@@ -9,12 +9,6 @@ from germline.config import CenteredRanks, ZScore
 from germline.shaping import centered_ranks, z_score
 
 
-def test_z_score_has_mean_0_and_population_deviation_1():
-    shaped = z_score(ZScore(), np.random.default_rng(5).normal(7, 3, size=33))
-    assert abs(shaped.mean()) < 1e-15
-    assert shaped.std() == pytest.approx(1, abs=1e-14)
-
-
 def test_z_score_is_the_documented_formula():
     assert z_score(ZScore(), np.array([1.0, 2.0, 3.0, 6.0])) == pytest.approx(
         np.array([-2.0, -1.0, 0.0, 3.0]) / math.sqrt(3.5)
@@ -39,16 +33,11 @@ def test_centered_ranks_run_from_minus_a_half_to_a_half():
     ]
 
 
-def test_centered_ranks_sum_to_exactly_zero():
-    shaped = centered_ranks(CenteredRanks(), np.random.default_rng(6).normal(size=101))
-    assert math.fsum(shaped) == 0
-
-
-def test_centered_ranks_with_ties_sum_to_zero():
-    shaped = centered_ranks(
-        CenteredRanks(), np.random.default_rng(7).integers(0, 3, 50).astype(float)
-    )
-    assert abs(math.fsum(shaped)) < 1e-15
+def test_centered_ranks_sum_to_zero():
+    random = np.random.default_rng(6)
+    assert math.fsum(centered_ranks(CenteredRanks(), random.normal(size=101))) == 0
+    ties = random.integers(0, 3, 50).astype(float)
+    assert abs(math.fsum(centered_ranks(CenteredRanks(), ties))) < 1e-15
 
 
 def test_ties_share_their_rank():

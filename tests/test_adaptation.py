@@ -204,9 +204,7 @@ def test_members_come_in_pairs_of_a_direction_or_have_one_each(antithetic, expec
         (False, [1.0, 0.0, -1.0], (1 / 3, 0.0, -1 / 3)),
     ],
 )
-def test_a_coefficient_is_the_mean_of_what_the_members_of_a_direction_are_worth(
-    antithetic, utility, coefficients
-):
+def test_a_coefficient_is_the_mean_of_the_worth_of_its_members(antithetic, utility, coefficients):
     strategy = nes(population=len(utility), antithetic=antithetic)
     assert strategy.tell(strategy.ask(0), np.array(utility)).coefficients == coefficients
 

@@ -19,6 +19,7 @@ from germline.run import export, replay, train
 from germline.spaces.base import BaseModel
 from germline.spaces.peft_files import write_adapter
 from germline.types import Decoding, GermlineError, TensorInfo, Update
+from tests.refusals import refusal
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     bits,
@@ -35,12 +36,6 @@ IDS = torch.arange(30, 60).view(2, 15)
 UPDATE = Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25))
 RANDOM = Lora(rank=2, alpha=3, init_scale_b=0.5)
 MODULES = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "v_proj", "down_proj"]}
-
-
-def refusal(call, *arguments, **settings):
-    with pytest.raises(GermlineError) as caught:
-        call(*arguments, **settings)
-    return str(caught.value)
 
 
 def plain(model):
@@ -224,9 +219,7 @@ def test_an_adapter_of_peft_for_a_model_of_another_name_is_refused(random):
         ({"num_hidden_layers": 2}, ("model.layers.2.mlp.down_proj.lora_A.weight",)),
     ],
 )
-def test_an_adapter_of_other_layers_is_refused_by_the_first_of_them(
-    settings, words, tmp_path, random
-):
+def test_an_adapter_of_other_layers_is_refused_by_the_first(settings, words, tmp_path, random):
     message = refusal(started, random, other_llama(tmp_path, **settings))
     assert all(word in message for word in words)
 

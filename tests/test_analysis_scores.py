@@ -19,7 +19,7 @@ from germline.analysis.scorer import Point, ScoreSettings, open_scorer
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
-from germline.types import GermlineError
+from tests.refusals import refusal
 from tests.slow_cases import mostly_slow
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -51,12 +51,6 @@ def scorer(folders, tmp_path):
     settings = ScoreSettings(**SETTINGS)
     with open_scorer(Request("modes", models, settings, tmp_path), settings) as opened:
         yield opened
-
-
-def refusal(*arguments, **settings):
-    with pytest.raises(GermlineError) as caught:
-        analyze(*arguments, **settings)
-    return str(caught.value)
 
 
 def test_a_point_scores_as_eval_does_and_the_start_is_served_again(scorer, tmp_path):
@@ -262,7 +256,7 @@ def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tm
 )
 def test_what_cannot_be_scored_is_refused(what, sources, settings, said, tmp_path):
     given = {k: v for k, v in (SETTINGS | settings).items() if v is not None}
-    assert said in refusal(what, sources, start="nano", out=tmp_path, settings=given)
+    assert said in refusal(analyze, what, sources, start="nano", out=tmp_path, settings=given)
 
 
 def test_a_start_of_another_shape_is_refused(tmp_path):
@@ -272,5 +266,5 @@ def test_a_start_of_another_shape_is_refused(tmp_path):
     save_file(tensors, folder / "model.safetensors")
     short = open_weights(str(folder), folder=tmp_path)
     assert "model.norm.weight" not in short.shapes
-    said = refusal("modes", [str(folder)], start=str(folder), settings=SETTINGS)
+    said = refusal(analyze, "modes", [str(folder)], start=str(folder), settings=SETTINGS)
     assert "model.norm.weight" in said

@@ -17,7 +17,7 @@ from germline.analysis.weights import check_same_start
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.weights import load_engine, load_single_model
-from germline.types import GermlineError
+from tests.refusals import refusal
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, run
 
@@ -39,12 +39,6 @@ def tiny(tmp_path_factory):
     return {
         family: save_tiny(tmp_path_factory.mktemp(family), family) for family in ("llama", "gpt2")
     }
-
-
-def refusal(call, *arguments, **settings):
-    with pytest.raises(GermlineError) as caught:
-        call(*arguments, **settings)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module", params=["full", "low_rank", "lora"])

@@ -134,9 +134,7 @@ def test_the_norms_of_a_mixture_stand_together():
     assert float((read(together) - read(alone)).abs().max()) <= 1e-4
 
 
-def test_a_table_that_computes_its_indices_itself_takes_members_one_after_another(
-    tmp_path, monkeypatch
-):
+def test_a_table_that_computes_its_indices_takes_members_one_by_one(tmp_path, monkeypatch):
     model = tiny.save_tiny(tmp_path / "opt", "opt", word_embed_proj_dim=64, ffn_dim=96)
     texts = inprocess(str(model), Full()).generate(MEMBERS, examples(), GREEDY)
     assert [len(row) for row in texts] == [len(examples())] * len(MEMBERS)

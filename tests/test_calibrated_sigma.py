@@ -315,9 +315,7 @@ def test_what_changes_a_divergence_measures_it_again(override, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("damage", ["gone", "not JSON", "null", "{}"])
-def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
-    damage, tmp_path, monkeypatch
-):
+def test_a_file_that_is_gone_damaged_or_unwritable_is_measured_again(damage, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "cache")
     trials_of(tmp_path / "first")
     for file in (tmp_path / "cache").iterdir():

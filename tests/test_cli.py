@@ -170,9 +170,7 @@ def test_every_config_says_in_its_first_line_what_it_is_for():
     assert rows("configs").keys() == preset_configs().keys()
 
 
-def test_a_shipped_config_goes_by_name_from_anywhere_and_a_file_of_ones_own_comes_first(
-    tmp_path, monkeypatch
-):
+def test_a_shipped_config_goes_by_name_and_a_file_of_ones_own_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     by_name, by_path = load_config("demo"), load_config("configs/demo.yaml")
     assert by_name == by_path == load_config(ROOT / "configs" / "demo.yaml")

@@ -221,9 +221,7 @@ def path_of(*given):
     return load_config(*given).task.model_dump()["path"]
 
 
-def test_a_task_beside_its_config_is_found_and_one_in_the_working_directory_first(
-    tmp_path, monkeypatch
-):
+def test_a_task_is_found_in_the_working_directory_or_beside_its_config(tmp_path, monkeypatch):
     written(tmp_path / "tasks")
     (tmp_path / "tasks" / "arithmetic").mkdir()
     (tmp_path / "tasks" / "c.yaml").write_text("task: arithmetic\n")

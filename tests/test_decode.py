@@ -101,9 +101,7 @@ def ends_early(tmp_path_factory):
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_rows_that_leave_the_batch_do_not_change_what_the_others_write(
-    ends_early, space, decoding, monkeypatch
-):
+def test_rows_that_leave_do_not_change_what_others_write(ends_early, space, decoding, monkeypatch):
     engine = inprocess(ends_early, space)
     batch = examples() * 4
     sizes = []
@@ -257,9 +255,7 @@ def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
 
 @pytest.mark.parametrize("space_name", ["rank 1", "lora", "full"])
 @pytest.mark.parametrize("decoding", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_samples_of_a_prompt_are_what_is_written_where_each_row_reads_its_own(
-    space_name, decoding, monkeypatch
-):
+def test_samples_are_those_of_rows_that_read_their_own(space_name, decoding, monkeypatch):
     engine = inprocess(str(NANO_DIR), SPACES[space_name])
     members = (*population(2, sigma=0.05).members, None)
     batch = [replace(one, sample=sample) for sample in range(3) for one in examples(TEXTS[:3])]

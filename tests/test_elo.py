@@ -90,9 +90,7 @@ def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, 
         assert server.bodies("/chat/completions") == []
 
 
-def test_a_judge_that_goes_away_leaves_what_it_judged_and_the_same_command_goes_on(
-    tmp_path, trained
-):
+def test_a_judge_that_goes_away_leaves_its_verdicts_and_elo_goes_on(tmp_path, trained):
     numbers = itertools.count(1)  # threads of the server share it: `+= 1` would lose a request
 
     def short_lived(first, second):

@@ -224,9 +224,7 @@ def config(*overrides):
         (2, ["engine.device=cpu"], ["cpu", "cpu"]),
     ],
 )
-def test_every_engine_has_its_device_and_gpus_are_taken_in_turn(
-    gpus, overrides, expected, monkeypatch
-):
+def test_engines_take_gpus_in_turn(gpus, overrides, expected, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     several = config(f"fleet.engines={len(expected)}", *overrides)
     placed = [engine_placement(several, number).engine for number in range(len(expected))]

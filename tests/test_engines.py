@@ -13,6 +13,7 @@ from germline.engines.prompt_batch import encode_prompt
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
 from germline.types import Decoding, Example, GermlineError, Update
+from tests.refusals import refusal
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     MODELS,
@@ -28,12 +29,6 @@ from tests.tiny_engines import (
 )
 
 GREEDY = Decoding(max_new_tokens=8)
-
-
-def refusal(call, *arguments):
-    with pytest.raises(GermlineError) as caught:
-        call(*arguments)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "Say <answer>5</answer>", " é\n", ""])

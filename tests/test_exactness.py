@@ -145,9 +145,7 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
     ],
 )
 @torch.inference_mode()
-def test_logits_while_decoding_equal_those_of_the_merged_model(
-    model, space, members_per_batch, monkeypatch
-):
+def test_logits_are_those_of_the_merged_model(model, space, members_per_batch, monkeypatch):
     """Padding, the shared prefix and the cache included: what the tokens are chosen from."""
     engine = inprocess(model, SPACES[space], members_per_batch=members_per_batch)
     everyone = list(population(4).members)

@@ -145,9 +145,7 @@ def test_an_adapter_that_peft_would_rename_is_refused_by_name(tmp_path):
         ("rwkv", {}, "keeps a recurrent state"),
     ],
 )
-def test_a_family_that_cannot_share_a_cache_is_refused_by_train_and_dry_run(
-    family, settings, cause, tmp_path
-):
+def test_a_family_that_cannot_share_a_cache_is_refused(family, settings, cause, tmp_path):
     save_tiny(tmp_path / "model", family, num_hidden_layers=2, **settings)
     config = {"model": str(tmp_path / "model"), "engine": {"device": "cpu"}, "task": "arithmetic"}
     config["space"] = "full"

@@ -109,9 +109,7 @@ def test_ties_are_found_by_the_third_generation():
     ("count", "directions", "agreement", "is_found"),
     [(2, 1e4, -0.5, False), (3, 1e4, 0.0, True), (3, 8.0, 0.0, False), (3, 8.0, -0.1, True)],
 )
-def test_halves_without_agreement_are_found_unless_noise_explains_it(
-    count, directions, agreement, is_found
-):
+def test_halves_disagree_unless_noise_explains_it(count, directions, agreement, is_found):
     found = codes(rows(count, agreement=agreement, directions=directions))
     assert found == ["agreement"] * is_found
 

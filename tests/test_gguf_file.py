@@ -106,9 +106,7 @@ def test_an_unpacked_file_is_read_once_and_a_changed_one_again(model, tmp_path, 
     assert torch.equal(again.model.get_parameter(UP), load_file(other / "model.safetensors")[UP])
 
 
-def test_a_scaled_rotary_embedding_which_transformers_ignores_gets_a_warning(
-    model, tmp_path, caplog
-):
+def test_a_scaled_rotary_embedding_that_is_ignored_gets_a_warning(model, tmp_path, caplog):
     load_pretrained(str(write_gguf(model, tmp_path / "scaled.gguf", rope_factors=True)))
     assert "transformers ignores rope_freqs.weight" in caplog.text
     assert "differs from the original one" in caplog.text

@@ -129,9 +129,7 @@ def test_a_grader_that_breaks_its_rubric_is_an_error_naming_part_and_value(retur
 
 
 @pytest.mark.parametrize(("weight", "floor", "value"), [(2.0, -1.0, -3.0), (-1.0, 0.0, 2.0)])
-def test_a_part_worse_than_its_floor_is_an_error_also_where_another_part_fails(
-    weight, floor, value
-):
+def test_a_part_below_its_floor_is_an_error_also_where_another_fails(weight, floor, value):
     def whole(text, example):
         return {"part": value, "other": 1.0}
 

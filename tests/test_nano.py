@@ -31,9 +31,7 @@ def test_shipped_weights_have_the_recorded_digest():
     assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == nano.WEIGHTS_SHA256
 
 
-def test_it_is_a_small_qwen2_with_heads_of_64_that_ends_at_the_end_of_turn_and_of_text(
-    model, tokenizer
-):
+def test_it_is_a_small_qwen2_that_ends_at_the_end_of_turn_and_of_text(model, tokenizer):
     assert type(model) is Qwen2ForCausalLM
     assert model.num_parameters() <= 3_000_000
     assert model.config.hidden_size // model.config.num_attention_heads == 64

@@ -162,9 +162,7 @@ def test_a_run_takes_its_start_its_generations_and_its_held_out_scores():
     ],
     ids=["proportional", "quick", "slow", "too slow for two", "noise of the clock"],
 )
-def test_two_sizes_tell_generations_and_completions_apart(
-    monkeypatch, small_cpu, large_cpu, load, limit, expected
-):
+def test_two_sizes_tell_the_loads_apart(monkeypatch, small_cpu, large_cpu, load, limit, expected):
     large = dry_run.LARGE if small_cpu < dry_run.QUICK_S else dry_run.LARGER
     times = {dry_run.SMALL: (3.0, small_cpu), large: (4.0, large_cpu)}
 

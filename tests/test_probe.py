@@ -162,9 +162,7 @@ class Stop:
 
 @pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "no time left"])
 @pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation"])
-def test_a_probe_that_is_stopped_advises_by_what_it_measured(
-    words, interrupted, config, monkeypatch
-):
+def test_a_stopped_probe_advises_by_what_it_measured(words, interrupted, config, monkeypatch):
     monkeypatch.setattr(probing, "first_sigma", lambda *_: 0.12)
     kept: list[Mapping[str, Any]] = []
     stop = Stop(words, monkeypatch, interrupted=interrupted)

@@ -72,9 +72,7 @@ def fallen(fitness, **settings):
         ([1.0, None, None, None], {"patience": 1}, [1.0] * 5),  # fitness was lost
     ],
 )
-def test_the_value_falls_after_as_many_generations_without_a_rise_as_patience_says(
-    fitness, settings, expected
-):
+def test_the_value_falls_after_patience_generations_without_a_rise(fitness, settings, expected):
     assert fallen(fitness, **settings) == expected
 
 

@@ -159,9 +159,7 @@ def test_hostile_texts_are_scored(folder):
     assert not any(isnan(one.value) for one in scorer.score([(text, SUM) for text in HOSTILE]))
 
 
-def test_a_run_is_trained_on_a_classifier_and_resumed_from_another_folder(
-    folder, tmp_path, monkeypatch
-):
+def test_a_run_on_a_classifier_is_resumed_from_another_folder(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder.parent)
     section = {"kind": "classifier", "model": folder.name, "max_tokens": 20}
     config = settings(f"task.scorers.good={json.dumps(section)}", "generations=2")

@@ -76,9 +76,7 @@ def test_members_are_adapters_with_new_names_in_every_request_and_the_center_has
 @pytest.mark.parametrize(
     ("status", "error", "is_unloaded"), [(400, GermlineError, True), (503, EngineLost, False)]
 )
-def test_adapters_are_unloaded_unless_the_server_is_lost(
-    script, simulated, status, error, is_unloaded
-):
+def test_adapters_are_unloaded_unless_it_is_lost(script, simulated, status, error, is_unloaded):
     with opened(script) as engine:
         engine.generate(MEMBERS, EXAMPLES, DECODING)
         assert simulated.loaded == []
@@ -92,9 +90,7 @@ def test_adapters_are_unloaded_unless_the_server_is_lost(
 @pytest.mark.parametrize(
     ("setting", "flag", "most"), [("auto", None, 4), (3, None, 3), ("auto", 2, 2), (3, 2, 2)]
 )
-def test_more_members_than_the_server_holds_are_evaluated_in_groups(
-    script, simulated, setting, flag, most
-):
+def test_more_members_than_it_holds_are_evaluated_in_groups(script, simulated, setting, flag, most):
     simulated.started["max_loaded_loras"] = flag
     with opened(script, adapters=setting) as engine:
         found = engine.generate(MEMBERS, EXAMPLES, DECODING)
@@ -253,9 +249,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("started", "section", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_server_that_was_started_in_another_way_is_refused(
-    script, simulated, started, section, message
-):
+def test_a_server_started_in_another_way_is_refused(script, simulated, started, section, message):
     simulated.started = started
     with pytest.raises(GermlineError, match=message):
         make_engine(config(script, **section))

@@ -241,9 +241,7 @@ def test_what_is_not_finite_is_named_and_earns_the_floor(player, old, new, said)
 @pytest.mark.parametrize(
     ("text", "reply", "said"), [(TALK, "away", "no service"), (written.SETUP_RAISES, "", "no disk")]
 )
-def test_a_service_that_is_away_and_a_failure_before_the_first_reply_are_missing(
-    player, text, reply, said
-):
+def test_a_failure_before_the_first_reply_is_missing(player, text, reply, said):
     (row,) = player(text, InstantEngine(lambda *_: reply), members=[None])
     assert all(math.isnan(rollout.grade.reward) for rollout in row)
     assert said in row[0].grade.failure

@@ -65,9 +65,7 @@ def direction(update, info, section):
     return sum(c * drawn(member, info, section) for c, member in pairs)
 
 
-def test_a_generation_that_breaks_in_the_middle_leaves_every_bit_where_it_was(
-    made, model, monkeypatch
-):
+def test_a_generation_that_breaks_leaves_every_bit_where_it_was(made, model, monkeypatch):
     center = tokens(made.generate([None], examples(), DECODING))
     digest, before = made.weights.digest(), bits(made)
     room = "toy" if model == "toy" else "decode"

@@ -88,9 +88,7 @@ def whole(variant, tmp_path_factory):
     return run(tmp_path_factory.mktemp("whole") / "run", *variant)
 
 
-def test_a_run_stopped_after_every_single_generation_reaches_the_same_bits(
-    variant, whole, tmp_path
-):
+def test_a_run_stopped_after_every_generation_reaches_the_same_bits(variant, whole, tmp_path):
     path = stopped_after(train(settings(*variant), tmp_path / "run"), 1)
     for done in range(1, GENERATIONS):
         assert len(RunDirectory.open(path).journal.read()) == done

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.usefixtures("graded_in_process")
 @pytest.mark.parametrize(
     ("antithetic", "sigma", "error"), [(True, 0.0005, 0.02), (False, 3e-5, 0.02)]
 )
-def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective(
-    model, antithetic, sigma, error
-):
+def test_a_coefficient_is_sigma_times_the_slope_of_the_objective(model, antithetic, sigma, error):
     ours = (f"strategy.antithetic={antithetic}", f"strategy.sigma={sigma}")
     with build_run_parts(zo_grpo_run(model, *ours)) as parts:
         population, evaluated, _ = one_generation(parts)

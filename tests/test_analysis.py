@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -31,6 +29,7 @@ from germline.record import RunDirectory
 from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
+from tests.other_process import python
 from tests.tiny import save_tiny
 from tests.toy_runs import ADAM_FULL, run
 
@@ -294,8 +293,7 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
         index = json.dumps({"metadata": {}, "weight_map": places})
         (tmp_path / folder / "model.safetensors.index.json").write_text(index)
         (tmp_path / folder / "config.json").write_text("{}")
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "start"), str(tmp_path / "end")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = python("-c", MEMORY, tmp_path / "start", tmp_path / "end")
     assert int(done.stdout) < 100_000  # kB; the pair has 256 MB in bf16
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from germline.config import load_config
 from germline.config.rules import IGNORED, IMPOSSIBLE
 from germline.types import GermlineError
 from tests.command_line import command
+from tests.other_process import python
 
 ROWS = yaml.safe_load((Path(__file__).parent / "config_inputs.yaml").read_text(encoding="utf-8"))
 
@@ -113,14 +112,7 @@ def test_a_wrong_argument_is_told_as_one(tmp_path: Path) -> None:
         "        said[call] = f'{type(error).__name__}: {error}'\n"
         "print(json.dumps(said))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        input=json.dumps(list(CALLS)),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    done = python("-W", "error", "-c", script, given=json.dumps(list(CALLS)), cwd=tmp_path)
     for call, said in json.loads(done.stdout).items():
         assert said.startswith("GermlineError: "), call
         assert CALLS[call] in said, call

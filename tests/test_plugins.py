@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.command_line import command
+from tests.other_process import python
 
 # It trains in a process of its own, with the package installed.
 pytestmark = pytest.mark.slow
@@ -118,15 +117,7 @@ def folder(tmp_path_factory):
 def facts(folder):
     """What a Python found in which the package is installed."""
     paths = os.pathsep.join([str(folder / "site"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", SCENE, json.dumps(OVERRIDES)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", SCENE, json.dumps(OVERRIDES), cwd=folder, PYTHONPATH=paths)
     return json.loads(done.stdout.splitlines()[-1])
 
 

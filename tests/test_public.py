@@ -1,14 +1,12 @@
 """The public interface: its names, and what importing it costs."""
 
-import os
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import germline
+from tests.other_process import python
 
 HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich", "jaxtyping")
 GRADERS = (
@@ -36,22 +34,13 @@ def test_the_public_names_are_these_and_no_others():
 )
 def test_what_is_imported(code, allowed):
     code += f"\nimport sys; print(*({{*{HEAVY}}} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-    )
+    done = python("-c", code, cwd=Path(__file__).parents[1])
     assert set(done.stdout.split()) <= allowed
 
 
 @pytest.mark.parametrize(("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_threads_soon_leave_a_core_to_others_unless_the_user_decides(given, spins):
-    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    environment = {name: value for name, value in os.environ.items() if name not in ours} | given
+def test_threads_soon_leave_a_core_to_others_unless_the_user_decides(given, spins, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     program = "import germline, os; print(os.environ.get('GOMP_SPINCOUNT'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == spins
+    assert python("-c", program, **given).stdout.strip() == spins

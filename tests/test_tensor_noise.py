@@ -3,9 +3,6 @@
 import importlib.util
 import logging
 import math
-import os
-import subprocess
-import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -139,6 +136,7 @@ def test_a_sum_of_outer_products_is_rounded_after_every_product_and_addition(hei
 INTERPRETED = """
 import numpy as np, torch
 from germline.tensor_noise import triton_noise as kernels
+from tests.other_process import python
 from tests.test_tensor_noise import *
 assert sum(1 for _ in SHARDS) == 4
 for count, start in SHARDS:
@@ -181,28 +179,17 @@ print("exact")
 """
 
 
-def python(script, **environment):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @needs_triton
 @pytest.mark.slow
 def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
-    assert python(INTERPRETED, TRITON_INTERPRET="1") == "equal"
+    assert python("-W", "error", "-c", INTERPRETED, TRITON_INTERPRET="1").stdout == "equal\n"
 
 
 @needs_triton
 @pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path):
-    assert python(COMPILED, TRITON_CACHE_DIR=str(tmp_path)) == "exact"
+    done = python("-W", "error", "-c", COMPILED, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.stdout == "exact\n"
 
 
 @needs_triton

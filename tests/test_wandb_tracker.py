@@ -4,8 +4,6 @@ import json
 import os
 import re
 import struct
-import subprocess
-import sys
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -16,6 +14,7 @@ from checks.reference import DOCS
 from germline.record import RunDirectory
 from germline.run import trackers
 from germline.types import GermlineError
+from tests.other_process import python
 from tests.toy_runs import finish, journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -166,10 +165,7 @@ for record in training:
 def test_a_service_that_dies_later_does_not_end_the_run(wandb_here):
     plain = run(wandb_here / "plain", "generations=3")
     program = KILLS_THE_SERVICE.format(overrides=", ".join(map(repr, TRACKED)))
-    python = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=python, capture_output=True, check=True, text=True
-    )
+    done = python("-c", program, PYTHONPATH=str(DOCS.parent))
     assert done.stderr.count("record.wandb: Weights & Biases failed (") == 1
     assert journal(wandb_here / "run") == journal(plain)
 

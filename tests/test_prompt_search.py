@@ -149,12 +149,14 @@ def test_a_generation_is_asked_once_those_before_it_were_told():
 TRAIN = [Example(n, f"{n}?", str(n), chat=True) for n in range(6)]
 
 
+def formatted(example, rows=TRAIN, most=3, **variant):
+    presenter = PromptFormatter(rows, run_seed=0, most=most)
+    return presenter.format_prompt(example, PromptVariant(**variant)).prompt
+
+
 def test_solved_examples_precede_the_prompt_and_never_the_example_itself():
-    presenter = PromptFormatter(TRAIN, run_seed=0, most=3)
     for example in TRAIN:
-        *shown, prompt = presenter.format_prompt(example, PromptVariant(few_shot=3)).prompt.split(
-            "\n\n"
-        )
+        *shown, prompt = formatted(example, few_shot=3).split("\n\n")
         assert prompt == example.prompt
         assert len(set(shown)) == 3
         assert all(one == f"{one[0]}?\n{one[0]}" for one in shown)
@@ -162,31 +164,20 @@ def test_solved_examples_precede_the_prompt_and_never_the_example_itself():
 
 
 def test_fewer_shots_are_the_first_of_more():
-    presenter = PromptFormatter(TRAIN, run_seed=0, most=3)
     outside = Example(9, "9?", "9", chat=True)
-    three = presenter.format_prompt(outside, PromptVariant(few_shot=3)).prompt.split("\n\n")
-    assert (
-        presenter.format_prompt(outside, PromptVariant(few_shot=2)).prompt.split("\n\n")[:2]
-        == three[:2]
-    )
+    two, three = (formatted(outside, few_shot=shots).split("\n\n") for shots in (2, 3))
+    assert two[:2] == three[:2]
 
 
 def test_a_template_goes_around_every_prompt():
-    presenter = PromptFormatter(TRAIN, run_seed=0, most=1)
-    prompt = presenter.format_prompt(
-        TRAIN[0], PromptVariant(template="Q {prompt}!", few_shot=1)
-    ).prompt
+    prompt = formatted(TRAIN[0], most=1, template="Q {prompt}!", few_shot=1)
     assert [one.splitlines()[0][:2] for one in prompt.split("\n\n")] == ["Q ", "Q "]
     assert prompt.endswith("Q 0?!")
 
 
 def test_without_chat_an_answer_goes_on_from_its_prompt():
     raw = [replace(one, chat=False) for one in TRAIN]
-    shown = (
-        PromptFormatter(raw, run_seed=0, most=1)
-        .format_prompt(raw[0], PromptVariant(few_shot=1))
-        .prompt
-    )
+    shown = formatted(raw[0], raw, most=1, few_shot=1)
     number = shown[0]
     assert shown == f"{number}? {number}\n\n0?"
 

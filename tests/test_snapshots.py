@@ -158,6 +158,11 @@ def test_errors_are_one_paragraph_with_what_was_found_and_what_to_do(shown, fold
         "check errors/nowhere.py",
         "serve nano strategy.sigma=1",
         "serve --reward model -g best",
+        "serve nano -g newest",
+        "serve nano -g 3",
+        "serve errors/rum",
+        "serve nano --host 0.0.0.0",
+        "serve nano engine=toy --port 1 --host ::1.invalid",
     )
     check_snapshot("errors", shown(*lines), folder)
 

@@ -25,7 +25,6 @@ FLAGS = (
     "--allow-file-access-from-files",  # the script is outside of the frames
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--enable-logging=stderr",
-    "--virtual-time-budget=60000",
     "--dump-dom",
 )
 OUTSIDE = """<!doctype html><meta charset="utf-8"><pre></pre>
@@ -46,7 +45,9 @@ REQUESTS = "window.performance.getEntriesByType('resource').map(one => one.name)
 """The addresses that a page has asked for, itself left out."""
 
 
-def look(pages: Sequence[Path], width: int, script: str) -> tuple[list[Any], list[str]]:
+def look(
+    pages: Sequence[Path], width: int, script: str, waits_ms: int = 60_000
+) -> tuple[list[Any], list[str]]:
     """Return what an expression is on each page, and what the pages say to the console."""
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
@@ -60,7 +61,13 @@ def look(pages: Sequence[Path], width: int, script: str) -> tuple[list[Any], lis
         text = OUTSIDE.replace("WIDTH", str(width)).replace("PAGES", addresses)
         file.write_text(text.replace("SCRIPT", script), encoding="utf-8")
         done = subprocess.run(
-            [program, *FLAGS, f"--user-data-dir={folder}/profile", file.as_uri()],
+            [
+                program,
+                *FLAGS,
+                f"--virtual-time-budget={waits_ms}",
+                f"--user-data-dir={folder}/profile",
+                file.as_uri(),
+            ],
             capture_output=True,
             text=True,
             timeout=HANG_S,

@@ -34,8 +34,6 @@ from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-chromium = test_report_browser.chromium
-
 SPACE = {
     "strategy.sigma": {"log": [0.1, 1.0]},
     "strategy.learning_rate": [0.05, 0.2],
@@ -262,8 +260,6 @@ def test_importance_tells_a_setting_that_decides_from_one_that_does_not():
 
 
 @pytest.mark.usefixtures("drawn_figures")
-def test_the_page_is_legible_on_a_telephone(swept, chromium):
+def test_the_page_is_legible_on_a_telephone(swept):
     page = write_report(SweepResults(swept))
-    test_report_browser.test_a_report_is_whole_quiet_and_readable(
-        chromium, {"sweep": page}, "sweep", 375
-    )
+    test_report_browser.test_a_report_is_whole_quiet_and_readable([page], 375, 9)

@@ -11,11 +11,13 @@ values closer than `shaping.RESOLUTION` are equal, as they are to every shaping.
     (6)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
          signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
-    (7)  f = |C|^2 / (n / (n - 1) sum_j |C_j - C / n|^2) - 1        C = sum_j C_j
+    (7)  f = ((1 - 2 / d) |C|^2 / (n / (n - 1) sum_j |C_j - C / n|^2) - 1) sqrt((n - 1) / n)
 
-with C_j the coefficients (3) of the rewards of example j of n, less their mean over members. Its
-mean is 0 where examples agree by chance alone, also where members differ on few of them, where the
-noise of (6) is too small: leaving out one example does not change the shape of another.
+with C_j the coefficients (3) of the rewards of example j of n, less their mean over members, C
+their sum and d = K (n - 1): an F ratio of K and d degrees of freedom, with the mean 0 and the
+variance 2 / K where examples agree by chance alone. It is so also where members differ on few of
+them, and the noise of (6) is too small: leaving out one example does not change the shape of
+another.
 
 (4) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
 in a high dimension are. (5) is the participation ratio: N for equal coefficients, 1 for a single
@@ -261,8 +263,11 @@ def signal_power(
     return SignalPower(float(total), float(noise), _excess(population, rewards))
 
 
-def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float:
-    """Return f of equation (7), at most `MOST_EXCESS`; 0 where members do not differ."""
+def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float | None:
+    """Return f of equation (7), at most `MOST_EXCESS`; 0 where members do not differ.
+
+    None with d of 2 or less, where F has no mean.
+    """
     known = ~np.isnan(rewards)
     largest = np.where(known, np.abs(rewards), 0.0).max()
     scaled = rewards / (largest or 1.0)  # sums and squares of huge or tiny ones leave the range
@@ -273,8 +278,13 @@ def _excess(population: Population, rewards: Float[np.ndarray, "members examples
     n, whole = parts.shape[1], parts.sum(axis=1)
     power = float((whole**2).sum())
     noise = float(((parts - whole[:, None] / n) ** 2).sum()) * n / (n - 1)
-    least = power / (1 + MOST_EXCESS)
-    return power / max(noise, least) - 1 if power or noise else 0.0
+    freedom = len(parts) * (n - 1)
+    if freedom <= 2:
+        return None
+    if not power and not noise:
+        return 0.0
+    ratio = (1 - 2 / freedom) * power / max(noise, power / MOST_EXCESS)
+    return (ratio - 1) * math.sqrt((n - 1) / n)
 
 
 def _shaped_weights(

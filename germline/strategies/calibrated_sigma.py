@@ -138,8 +138,9 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
 
     def _look_farther(self, update: Update) -> None:
         """Grow where the generations of this sigma have shown no signal, until they show one."""
-        unknown = 0.0 if update.has_no_signal else None
-        excess = update.strategy_state.get("power", {}).get("excess", unknown)
+        excess = update.strategy_state.get("power", {}).get("excess")
+        if excess is None and update.has_no_signal:
+            excess = 0.0
         if self._signal is None or excess is None or not update.coefficients:
             return  # randopt has no coefficients
         found = self._signal.after(excess, update.coefficients)

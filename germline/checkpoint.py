@@ -101,14 +101,18 @@ def restore(
             raise _without_snapshot(folder, generation)
         weights.apply(entry.update)
     digest = weights.digest()
-    expected = base_digest if generation < 0 else entries[generation].digest
-    if digest != expected:
+    check_digest(generation, digest, entries[generation].digest if generation >= 0 else base)
+    return digest
+
+
+def check_digest(generation: int, digest: str, recorded: str) -> None:
+    """Refuse weights that were rebuilt with another digest than the journal has."""
+    if digest != recorded:
         raise GermlineError(
             f"generation {generation} was rebuilt with digest {digest[:16]}, but the journal says "
-            f"{expected[:16]}: the journal or a snapshot was changed, or this machine's arithmetic "
+            f"{recorded[:16]}: the journal or a snapshot was changed, or this machine's arithmetic "
             "differs"
         )
-    return digest
 
 
 def recall_updates(

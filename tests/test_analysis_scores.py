@@ -251,7 +251,7 @@ def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tm
         ("directions", ["nano"], {}, "has the weights of its start"),
         ("directions", ["nano"] * 3, {}, "takes a run, and a second one"),
         ("robustness", ["nano"], {"scales": "0"}, "greater than 0"),
-        ("robustness", ["nano"], {"scales": "a"}, "valid number"),
+        ("robustness", ["nano"], {"scales": "a"}, "must be a number"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(what, sources, settings, said, tmp_path):

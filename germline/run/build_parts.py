@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from germline import registry
-from germline.checkpoint import restore
+from germline.checkpoint import check_digest, restore
 from germline.config import Config, Local, SafeAlignment
 from germline.config.config_files import model_source
 from germline.config.run_config import Retained
@@ -94,10 +94,14 @@ class RunParts(AbstractContextManager["RunParts"]):
         """
         done = len(entries)
         sampled = self.method.sampled_at(done)
-        if sampled < done < self.config.generations:
-            self.fleet.restore(entries[:sampled], snapshots, base_digest)
-            self.method.sample(self.fleet, self.batch(sampled), self.decoding_of(sampled))
-        self.fleet.restore(entries, snapshots, base_digest)
+        if not sampled < done < self.config.generations:
+            self.fleet.restore(entries, snapshots, base_digest)
+            return
+        self.fleet.restore(entries[:sampled], snapshots, base_digest)
+        self.method.sample(self.fleet, self.batch(sampled), self.decoding_of(sampled))
+        for entry in entries[sampled:]:
+            self.fleet.apply(entry.update)
+        check_digest(done - 1, self.fleet.digest(), entries[-1].digest)
 
 
 def build_run_parts(

@@ -87,7 +87,7 @@ def test_a_mistake_in_a_file_names_its_place(text: str, words: str, tmp_path: Pa
 
 CALLS = {
     "train({1: 2})": "config: 1: ",
-    "load_config({}, {'seed': 3})": "override 'seed' must look like",
+    "load_config({}, {'seed': 3})": "must be a list of texts: ['seed=3']",
     "export('run', 'out', form='peft')": "form must be 'adapter' or 'merged' or None, found 'peft'",
     "evaluate('nano', 'arithmetic', split='tets')": "'unseen', found 'tets'",
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a number from 1 on",

@@ -173,9 +173,9 @@ def test_sigma_grows_without_signal():
 
     strategy = nes(population=2, sigma=0.1, zero_signal={"kind": "grow", "factor": 2})
     strategy.tell(strategy.ask(0), np.zeros(2))
-    assert strategy.ask(1).members[0].sigma == pytest.approx(0.2)
+    assert strategy.ask(1).seed_perturbations()[0].sigma == pytest.approx(0.2)
     assert strategy.tell(strategy.ask(1), np.array([1.0, -1.0])).sigma == pytest.approx(0.2)
-    assert strategy.ask(2).members[0].sigma == pytest.approx(0.1)
+    assert strategy.ask(2).seed_perturbations()[0].sigma == pytest.approx(0.1)
 
 
 def nes(run_seed: int = 0, generations: int = 100, **settings: object) -> NaturalEvolution:

@@ -13,6 +13,7 @@ import torch
 
 from germline import noise, tensor_noise
 from germline.tensor_noise import NoiseStream, cpu_noise
+from tests.other_process import python
 
 CPU = torch.device("cpu")
 STREAM = NoiseStream(-7, 3, "model.layers.0.self_attn.q_proj.weight")

@@ -38,7 +38,7 @@ class WatchedBatcher(EngineBatcher):
         setattr(self._generator, "generate", self._watched)  # noqa: B010 - a method, to mypy
 
     def _watched(self, batch):
-        self.batches.append([row.request.example.prompt for row in batch])
+        self.batches.append([row.example.prompt for row in batch])
         self.reached.release()
         assert self.may_go_on.wait(HANG_S)
         if self.failure:

@@ -230,8 +230,13 @@ class Masters:
         if update.skipped:
             return
         for info in self.searched:
-            gradient = self.space.gradient(update, info, self.tensors[info.name].device)
-            self.step(info, gradient, update.learning_rate, update.generation)
+            device = self.tensors[info.name].device
+            self.step(  # a name of the gradient would keep it while the next one is computed
+                info,
+                self.space.gradient(update, info, device),
+                update.learning_rate,
+                update.generation,
+            )
             if update.sigma_update:
                 self._scales.apply(update, update.sigma_update, self.space, info)
         if update.sigma_update:

@@ -22,7 +22,7 @@ SUCCESS = ["generations=3", "strategy.sigma={kind: success, start: 0.3}"]
 AUTO = ["strategy.sigma=auto", "strategy.learning_rate=auto"]
 # No sigma but a tiny one at first: generations without a signal let it grow.
 GROWING = [
-    *("task.temperature=0", "generations=14"),
+    *("task.temperature=0", "generations=4", "strategy.population=128"),
     "strategy.sigma={kind: auto, target_kl: 0.00001, max_kl: 0.2}",
 ]
 MEASURED = ["generations=3", "strategy.learning_rate={kind: auto, least_step: 0.001}"]

@@ -311,9 +311,9 @@ class SweepResults:
         tied = [str(one.number) for one in self.ranked if one.mean == self.ranked[0].mean]
         if len(tied) > 1:
             lines.append(f"trials {', '.join(tied)} have the same, best mean score")
-        if self.best is None:
+        if self.ranked and self.best is None:
             lines.append(NO_BEST)
-        elif self.best.test_scores:
+        elif self.best and self.best.test_scores:
             lines.append(self._optimism(self.best))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
@@ -321,9 +321,9 @@ class SweepResults:
         for sampler in self.facts["samplers"]:
             some = [one for one in self.trials if one.sampler == sampler]
             cost = sum(one.spent["rollouts"] for one in some)
-            best = next((one for one in self.ranked if one in some), None)
-            score = self.sign * self.shrunk(best) if best else math.nan
-            lines.append(f"{sampler}: {number(score)} at best (shrunk) with {cost:,.0f} rollouts")
+            if best := next((one for one in self.ranked if one in some), None):
+                score = number(self.sign * self.shrunk(best))
+                lines.append(f"{sampler}: {score} at best (shrunk) with {cost:,.0f} rollouts")
         return lines
 
     def _optimism(self, best: SweepTrial) -> str:

@@ -350,7 +350,7 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
     first.wait()
     assert not is_locked(trials / "0000")
     others = [subprocess.Popen(line, stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert [one.wait(HANG_S) for one in others] == [0] * 4
+    assert {one.wait(HANG_S) for one in others} <= {0, 1}  # 1: none is better than its start
     found = results(file)
     assert all(one.state in ("complete", "pruned") for one in found.trials)
     for one in found.trials:

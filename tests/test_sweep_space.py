@@ -127,5 +127,7 @@ def test_a_storage_that_goes_away_is_one_sentence(tmp_path: Path) -> None:
     made = Samplers(space, f"sqlite:///{folder}/s.db", "sweep", 1, seed=0)
     assert made.ask("tpe")
     (folder / "s.db").write_bytes(b"no database")
-    with pytest.raises(GermlineError, match=r"the storage .* cannot be used: .*all trials are kept"):
+    with pytest.raises(
+        GermlineError, match=r"the storage .* cannot be used: .*all trials are kept"
+    ):
         made.ask("tpe")

@@ -71,8 +71,8 @@ from germline.types import (
 MOST_GROUPS = 32
 """Largest G of equation (6): each group costs shaping the whole population once."""
 
-MOST_EXCESS = 100.0
-"""Largest f of equation (7), of examples that agree exactly."""
+MOST_RATIO = 100.0
+"""Largest ratio of powers in equation (7): examples that agree exactly have no noise."""
 
 
 def is_zero_signal(update: Update | MeanUpdate) -> bool:
@@ -264,7 +264,7 @@ def signal_power(
 
 
 def _excess(population: Population, rewards: Float[np.ndarray, "members examples"]) -> float | None:
-    """Return f of equation (7), at most `MOST_EXCESS`; 0 where members do not differ.
+    """Return f of equation (7); 0 where members do not differ.
 
     None with d of 2 or less, where F has no mean.
     """
@@ -283,7 +283,7 @@ def _excess(population: Population, rewards: Float[np.ndarray, "members examples
         return None
     if not power and not noise:
         return 0.0
-    ratio = (1 - 2 / freedom) * power / max(noise, power / MOST_EXCESS)
+    ratio = (1 - 2 / freedom) * power / max(noise, power / MOST_RATIO)
     return (ratio - 1) * math.sqrt((n - 1) / n)
 
 

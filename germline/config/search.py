@@ -245,6 +245,12 @@ class StrategyBase(KindSection):
         return isinstance(getattr(self, "sigma", None), AutoSigma)
 
     @property
+    def grows_sigma(self) -> bool:
+        """Whether sigma grows until the members show a signal."""
+        sigma = getattr(self, "sigma", None)
+        return isinstance(sigma, AutoSigma) and sigma.most_kl > sigma.target_kl
+
+    @property
     def has_measured_rate(self) -> bool:
         """Whether the learning rate is measured."""
         return isinstance(getattr(self, "learning_rate", None), AutoLearningRate)

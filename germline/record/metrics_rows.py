@@ -90,9 +90,8 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "sigmas": {"min": min(sigmas), "max": max(sigmas)} if sigmas else None,
         "signals": asdict(record.signals) if record.signals else None,
         "parts": mean_parts(evaluation.rollouts) or None,
-        "held_out": score_fields(scored, values=False)
-        if scored
-        else None,  # held_out.jsonl has all
+        # held_out.jsonl has the values of examples.
+        "held_out": None if scored is None else score_fields(scored, values=False),
         "budget": dict(record.budget) or None,
     }
     row |= {name: value for name, value in more.items() if value is not None}

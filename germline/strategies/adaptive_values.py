@@ -38,8 +38,8 @@ T = TypeVar("T")
 JUMP = 1e4
 """Ratio of powers from which on rewards have another scale: averaging restarts."""
 
-FARTHER = 2.0
-"""Factor of sigma from which on members have another signal: averaging restarts."""
+SIGMA_JUMP = 2.0
+"""Ratio of sigmas above which members have another signal: averaging restarts."""
 
 
 class AdaptiveValue(Generic[T]):
@@ -144,7 +144,7 @@ class SignalLearningRate:
         if power is None or not power.total > 0:
             return self._signal, self._total, self._sigma
         signal, total, keep = self._signal, self._total, self._settings.memory
-        if not total / JUMP < power.total < total * JUMP or sigma > FARTHER * self._sigma:
+        if not total / JUMP < power.total < total * JUMP or sigma > SIGMA_JUMP * self._sigma:
             keep = 0.0
         return (
             keep * signal + power.total - power.noise,

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from germline.config import AutoSigma
 from germline.evaluation.score_difference import is_clearly_better
 from germline.evaluation.statistics import Z_95
 from germline.record.metrics_rows import calibrated_kl, signal
@@ -66,9 +65,7 @@ def collapse_of(run: RunFacts) -> str:
 
 def is_silent(run: RunFacts) -> bool:
     """Return whether no update of a run had a signal, and a sigma that grows may not give one."""
-    sigma = getattr(run.config.search, "sigma", None)
-    may_grow = isinstance(sigma, AutoSigma) and sigma.most_kl > sigma.target_kl
-    return not may_grow and all(row["zero_signal"] for row in run.rows)
+    return not run.config.search.grows_sigma and all(row["zero_signal"] for row in run.rows)
 
 
 def kl_from_start(run: RunFacts) -> tuple[float, str]:

@@ -95,6 +95,8 @@ def test_the_excess_of_noise_has_the_mean_and_the_variance_of_its_equation(direc
     assert np.mean(found) == pytest.approx(0, abs=0.1)
     assert np.mean(np.array(found) > 2 * math.sqrt(2 / directions)) < 0.09
     assert power_of(random.normal(size=(4, 2))).excess is None  # F of 2 and 2 has no mean
+    many = [power_of(random.normal(size=(128, examples))).excess for _ in range(400)]
+    assert np.std(many) == pytest.approx(math.sqrt(2 / 64), rel=0.12)
 
 
 def test_members_that_differ_on_one_example_have_no_excess():

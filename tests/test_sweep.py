@@ -143,7 +143,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     said = swept(file, *QUICK, rollouts=900).output
     assert "file is not a database. Repeat the command when it can; if its file is damaged" in said
     study.unlink()
-    swept(file, *QUICK, rollouts=900)
+    assert swept(file, *QUICK, rollouts=900).exit_code == 0
     trials = results(file).trials
     assert len(trials) > before
     asked = [(one.sampler, read_json(one.path / "trial.json")["asked"]) for one in trials]
@@ -197,7 +197,7 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert [one.state for one in found.trials] == ["running", "failed", "running"]
     assert [bool(one.reason) for one in found.trials] == [False, True, False]
     release()
-    swept(file, *QUICK[2:])
+    assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 

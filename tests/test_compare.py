@@ -164,8 +164,8 @@ def test_a_run_whose_evaluation_failed_has_ended(file, commands) -> None:
     wrong = write_study(file.parent, eval=["--task no_such_task"], seeds=0)
     assert "there is no kind 'no_such_task'" in command("compare", wrong).output
     assert commands == []
-    wrong = write_study(file.parent, eval=["engine.threads=many"], seeds=0)
-    assert "engine.threads: must be an integer" in command("compare", wrong).output
+    wrong = write_study(file.parent, eval=["task.max_new_tokens=many"], seeds=0)
+    assert "task.max_new_tokens: must be an integer" in command("compare", wrong).output
     assert commands == []
     write_study(file.parent, eval=["task.temperature=1"], seeds=0)
     status, printed, facts = compared(file, "--only", "few")
@@ -327,7 +327,7 @@ def test_a_difference_is_shown_where_the_interval_over_seeds_excludes_zero() -> 
     assert study_report._sentence(unclear) == (
         "sums: no difference shown between b and a (right: b 0.85, a 0.5; few run seeds: 2)."
     )
-    (two,) = task_of(made_up("b", 0.9, 0.91), made_up("a", 0.1, 0.11)).pairs
+    (two,) = task_of(made_up("b", 0.9, 0.95), made_up("a", 0.1, 0.11)).pairs
     assert two.difference is not None
     assert two.difference.interval is None
     assert not two.is_shown

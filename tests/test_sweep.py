@@ -1,12 +1,10 @@
 """Sweeps: trials are ordinary runs within a budget, continued, raced and tested."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +20,11 @@ from germline.record.run_paths import acquire_lock, is_locked
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
-from germline.studies.sweep import Sweep, SweepOptions
+from germline.studies.sweep import Sweep
 from germline.studies.sweep_report import SweepReport
-from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial, read_json
+from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
 from germline.studies.sweep_samplers import Samplers
-from germline.studies.sweep_space import SweepSpace, overrides_of
+from germline.studies.sweep_space import overrides_of
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
@@ -92,7 +90,7 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     stopped = [one for one in found.trials if one.state == "pruned"]
     assert all(one.reason for one in stopped)
     # The best are tested with other run seeds, on other rows.
-    tested = [one for one in found.ranked if one.test_scores]
+    tested = [one for one in found.ranked if one.tests]
     assert tested[:3] == found.ranked[:3]
     tests = [run for one in tested for run in one.tests]
     assert all(one.config.seed < 4 for trial in found.trials for one in trial.runs)
@@ -146,7 +144,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     assert swept(file, *QUICK, rollouts=900).exit_code == 0
     trials = results(file).trials
     assert len(trials) > before
-    asked = [(one.sampler, read_json(one.path / "trial.json")["asked"]) for one in trials]
+    asked = [(one.sampler, one.asked) for one in trials]
     assert len({*asked}) == len(trials)
 
 
@@ -155,11 +153,12 @@ def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None
     done = swept(file, *QUICK, "task.temperature=0", "sweep.random=false", rollouts=230)
     assert done.exit_code == 2
     assert "reached the last rung with a score (no signal: all members earned the" in done.output
+    assert done.output.strip().endswith("search other values, or take an easier task")
     assert {one.runs[0].done for one in results(file).trials} == {3}
 
 
 def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, monkeypatch) -> None:
-    told: list[list[float]] = []
+    told: dict[int, list[float]] = {}
     ended: list[Any] = []
 
     def collapse(run: Any) -> str:
@@ -167,11 +166,19 @@ def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, mon
         return "" if len(ended) % 2 else f"{COLLAPSED}: broken"
 
     monkeypatch.setattr(sweep_runner, "collapse_of", collapse)
-    monkeypatch.setattr(Samplers, "tell", lambda _self, _name, _number, one: told.append(one))
+    monkeypatch.setattr(
+        Samplers,
+        "tell",
+        lambda _self, _name, trials: told.update(
+            {n: one for n, (_, one) in trials.items() if one and n not in told}
+        ),
+    )
     swept(file, "sweep.random=false", *QUICK)
     trials = results(file).trials
     assert {one.state for one in trials} >= {"pruned"}
-    for one, (value,) in zip(trials, told, strict=True):
+    assert told.keys() == {one.asked for one in trials}
+    for one in trials:
+        (value,) = told[one.asked]
         so_far = trials[: one.number + 1]
         starts = [-run.scores[0].mean for other in so_far for run in other.runs]
         worst = min([*starts, *(other.mean for other in so_far)])
@@ -188,14 +195,14 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert "3 trials failed one after another, the last one with: cannot be written" in done.output
     found = results(file)
     assert [one.state for one in found.trials] == ["failed"] * 3
-    # A trial that another process trains is its own.
-    release = acquire_lock(found.trials[1].path, found)
+    # A trial that another process trains is its own, and each is tried again once.
+    release = acquire_lock(found.trials[0].path, found)
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(lock=nullcontext(), out=found.folder)
-    runner._retry_failed()
-    found = results(file)
-    assert [one.state for one in found.trials] == ["running", "failed", "running"]
-    assert [bool(one.reason) for one in found.trials] == [False, True, False]
+    options = SimpleNamespace(budget=SimpleNamespace(limits={}))
+    runner._sweep = SimpleNamespace(out=found.folder, options=options)
+    for given_up, number in (set(), 1), ({1}, 2):
+        runner._given_up = given_up
+        assert runner._next_work() == (found.trials[number].path, runner._search)
     release()
     assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
@@ -318,21 +325,6 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     (heat_map,) = SweepReport(found).maps
     assert heat_map.title == "after 72 rollouts"
     assert (heat_map.y, heat_map.x) == ("strategy.learning_rate", "strategy.sigma")
-    # Seeds are trained at the same time: a trial that another process trains blocks no other one.
-    for trial in found.trials[:2]:
-        shutil.rmtree(trial.path / "seed-1")
-    options = SweepOptions(sampler="grid", seeds=2, test_seeds=0)
-    runner = sweep_runner.SweepRunner(
-        Sweep(str(file), given, SweepSpace(space), found.folder, options)
-    )
-    releases = [acquire_lock(found.trials[0].path, runner)]
-    work = runner._next_work()
-    assert work is not None
-    assert work[0] == found.trials[1].path
-    releases.append(acquire_lock(work[0], runner))
-    assert runner._next_work() is None
-    for release in releases:
-        release()
 
 
 @pytest.mark.slow

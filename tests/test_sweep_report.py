@@ -81,7 +81,7 @@ def swept(tmp_path_factory, graded_in_process):
         state = "pruned" if is_stopped else "complete"
         reason = "collapsed: broken answers" if is_stopped else ""
         about = {"number": n, "settings": settings, "state": state, "reason": reason}
-        write_json(path / "trial.json", about | {"sampler": "grid", "test": ""})
+        write_json(path / "trial.json", about | {"sampler": "grid", "asked": n})
     return folder
 
 
@@ -126,8 +126,8 @@ def test_a_report_says_what_the_runs_say(swept):
     assert rank_correlations(results) == []  # too few trials
     results.trials = SweepResults(swept).trials
     early_scores = [score for _, score in points_at(results, 48)]
-    assert early_scores[-1] == min(early_scores)  # the trial that collapsed is the last one
-    assert points_at(results, 48)[-1][0] == results.trials[1].settings
+    assert early_scores[1] == min(early_scores)  # the trial that collapsed
+    assert points_at(results, 48)[1][0] == results.trials[1].settings
     assert {"strategy.sigma", "shaping"} < tables["Importance after 96 rollouts"].keys()
 
 
@@ -142,7 +142,7 @@ def test_the_best_config_trains_and_names_its_reasons(swept):
     assert comments[0].startswith(
         f"# Trial {best.number}, the best of 11 complete trials (held-out length diff"
     )
-    assert comments[1] == "# Not tried with new run seeds"
+    assert comments[1] == "# With new run seeds: -, on unseen rows -"
     for name, value in best.settings.items():
         assert sum(line.startswith(f"# {name}={value}: ") for line in comments) == 1
 
@@ -191,7 +191,9 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
     assert one[metric] == -end(swept, 0, 1) == -one.score
     assert one["strategy.sigma"] == 0.1
     assert one.status == "success"
-    assert one.end_time >= one.start_time > 1e9
+    assert one.end_time > one.start_time > 1e9
+    early = runs[(runs.config_id == 0) & (runs.seed == 1) & (runs.budget == 48)].iloc[0]
+    assert early.start_time == one.start_time < early.end_time < one.end_time
     assert set(space.name) < set(runs.columns)
     sigma, rate, shaping = space.itertuples()
     assert (sigma.type, sigma.lower, sigma.upper, bool(sigma.log)) == ("float", 0.1, 1.0, True)
@@ -200,20 +202,17 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
 
 def test_the_score_at_a_rung_is_the_last_one_by_then():
     scores = [SimpleNamespace(generation=n) for n in range(5)]
-    config = SimpleNamespace(budget=SimpleNamespace(rollouts=97))
-    one: Any = SimpleNamespace(
-        rows=[{"rollouts": 24}] * 4, scores=scores, config=config, damage=None
-    )
+    rows = [{"budget": {"rollouts": 24 * n}} for n in range(1, 5)]
+    one: Any = SimpleNamespace(rows=rows, scores=scores)
     endings = {
-        (False, None): (None, None),
-        (True, "budget.rollouts=97"): (4, None),
-        (True, "held_out.patience=1"): (4, 4),
-        (True, None): (4, 4),  # the generations ended before the rollouts
+        (False, ""): None,
+        (True, "the budget is spent (budget.rollouts=96)"): None,
+        (True, "no score was better (held_out.patience=1)"): 4,
+        (True, ""): 4,  # the generations ended before the rollouts
     }
-    for (has_ended, stopped_by), later in endings.items():
-        one.has_ended, one.run = has_ended, SimpleNamespace(stopped_by=stopped_by)
-        found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97, 98)]
-        assert [score and score.generation for score in found] == [1, 2, 3, 4, *later]
+    for (one.has_ended, one.ending), later in endings.items():
+        found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97)]
+        assert [score and score.generation for score in found] == [1, 2, 3, 4, later]
 
 
 def test_broken_and_hacked_runs_are_counted(swept):

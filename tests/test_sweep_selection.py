@@ -1,7 +1,6 @@
 """How trials of a sweep are ranked, stopped, raced, tested and summed up, on made-up scores."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,7 +223,8 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     found.facts["objectives"] = ["score", "tokens"]
     assert [one.number for one in found.front] == [2, 1]
     assert found.objectives(found.trials[0], 5.0) == [5.0, -1.1]
-    assert found.worst() == [min(one.runs[0].scores[0].mean for one in found.trials), -1.3]
+    worst = [min(one.runs[0].scores[0].mean for one in found.trials), -1.3]
+    assert found.told(replace(found.trials[0], state="failed")) == worst
 
 
 def test_the_best_of_each_sampler_is_tested() -> None:
@@ -247,7 +247,7 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     trials = [trial(number, *one) for number, one in enumerate(known)]
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
-    runner._sweep = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
+    runner._sweep = SimpleNamespace(options=options, out=None, stops=[1, 2])
     found = SimpleNamespace(trials=trials)
     monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
     monkeypatch.setattr(sweep_runner, "score_at", lambda run, _stop: run)
@@ -263,7 +263,7 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
     monkeypatch,
 ) -> None:
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(stops=[24, 72, 216], seeds=[0])
+    runner._sweep = SimpleNamespace(stops=[24, 72, 216], first_seeds=[0])
     steps: list[tuple[str, int]] = []
     monkeypatch.setattr(runner, "_train", lambda _path, _seeds, stop: steps.append(("train", stop)))
     monkeypatch.setattr(runner, "_halve", lambda _path, stop: steps.append(("halve", stop)))
@@ -299,7 +299,7 @@ def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> N
             state="complete",
             spent={"rollouts": 216.0},
             tests=range(begun),
-            test_scores=range(begun // 2),
+            tested=SimpleNamespace(counted=range(begun // 2)),
         )
         for n, begun in enumerate(tests)
     ]
@@ -312,7 +312,7 @@ def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> N
     monkeypatch.setattr(sweep_runner, "is_locked", lambda path: path in locked)
     monkeypatch.setattr(sweep_runner, "race", lambda *_, **__: [(trials[0], 4)])
     monkeypatch.setattr(sweep_runner, "trials_to_test", lambda found: found.trials)
-    runner._untested = set()
+    runner._given_up = set()
     monkeypatch.setattr(runner, "_begin", lambda *_: None)
     monkeypatch.setattr(runner, "_affords", lambda *_: False)
     found = runner._next_work()

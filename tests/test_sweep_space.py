@@ -86,8 +86,8 @@ def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
             assert asked is not None
             number, settings = asked
             assert number == place
-            made.tell(sampler, number, [settings["strategy.sigma"]])
-            made.tell(sampler, number, [99.0])  # by a process that took the trial over
+            made.tell(sampler, {number: (settings, [settings["strategy.sigma"]])})
+            made.tell(sampler, {number: (settings, [99.0])})  # what was told stays
             trials.append(settings)
         proposed.append(trials)
         for one in trials:
@@ -105,7 +105,7 @@ def test_a_grid_ends_and_objectives_may_be_several(tmp_path: Path) -> None:
     assert sorted(one[1]["batch_size"] for one in asked if one) == [2, 4, 8]
     first = made.ask("tpe")
     assert first is not None
-    made.tell("tpe", first[0], [1.0, 2.0])
+    made.tell("tpe", {first[0]: (first[1], [1.0, 2.0])})
 
 
 def test_a_value_has_a_place_on_the_axis_of_its_setting() -> None:

@@ -158,7 +158,7 @@ def sweep(
         if limits[name] is None:
             raise GermlineError(f"--budget {limit}: give it a number, such as rollouts=40000")
     options = read_section("sweep", SweepOptions, of_sweep, "sweep.", budget=limits)
-    space = SweepSpace.read(over)
+    space = SweepSpace(over)
 
     from germline.cli.run_loop import stop_on_interrupt
     from germline.studies.sweep_report import SweepReport, write_report
@@ -195,7 +195,7 @@ def _line(trial: "SweepTrial", test: str) -> str:
 
     of, state, score = "trial", str(trial.state), trial.mean
     if test:
-        of, state, score = "test of trial", test, trial.again
+        of, state, score = "test of trial", test, trial.tested.mean
     shown = "" if math.isnan(score) else f", score {number(trial.sign * score)}"
     reason = f" ({trial.reason})" if trial.reason else ""
     settings = " ".join(overrides_of(trial.settings))

@@ -8,7 +8,6 @@ import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,22 +20,20 @@ from germline.config.loader import read_recorded
 from germline.config.run_config import Budget
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
+from germline.record.run_paths import check_unused
 from germline.report.comparison import flatten_settings
 from germline.studies.study_file import SAME
 from germline.studies.sweep_results import SHARED, SWEEP_FILE, TRIALS, read_json
 from germline.studies.sweep_samplers import Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
-from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
+from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.tasks import make_task
 from germline.types import GermlineError
 
 FIXED = re.compile(rf"seed|generations|(budget|record|held_out)(\..*)?|task|{SAME.pattern}")
-"""Settings, and whole sections, that no trial may change.
+"""Settings, and whole sections, that no trial may change, and that a study decides for its methods.
 
 They say what is asked, how it is scored, or how long."""
-
-BEFORE = {".sweep.lock", "config.yaml", "probe.json"}
-"""Files that a folder may have before the sweep begins."""
 
 RACE_SHARE = 0.3
 """Share of the budget for more run seeds of the best trials."""
@@ -78,8 +75,6 @@ class SweepOptions(Section):
     def _check(self) -> Any:
         if not self.budget.limits and not self.is_grid:
             raise ValueError("give a budget of all trials, such as --budget rollouts=40000")
-        if self.sampler == "cmaes" and len(self.objectives) > 1:
-            raise ValueError("sweep.sampler=cmaes has one objective: use tpe or gp")
         return self
 
     @property
@@ -96,59 +91,74 @@ class SweepOptions(Section):
     @property
     def searched(self) -> dict[str, float]:
         """The limits before the race; that of trials, which it adds none to, is whole."""
-        share = 1 - RACE_SHARE if self.seeds > 1 else 1.0
+        share = 1 - RACE_SHARE if self.seeds > 1 and not self.is_grid else 1.0
         limits = self.budget.limits.items()
         return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
 
 
-@dataclass
 class Sweep:
     """A sweep that can be run.
 
     Attributes:
-        source: name of the config.
-        overrides: of the config.
-        space: what is searched; ranges in units of the probe have numbers once it is prepared.
-        out: the folder.
+        probed: settings that the probe has chosen.
+        limit: rollouts of a run of a trial.
+        rungs: rollouts of a run after which trials are compared.
+        stops: those at which a trial is judged; a grid trains every trial to the last one.
+        seeds: run seeds of the search.
+        first_seeds: those with which a trial begins; a grid trains it with all at once.
+        test_seeds: run seeds of tests.
+        lock: that of the folder: one process at a time begins trials.
 
     Raises:
         GermlineError: a setting is unknown or may not be searched, a trial could not be trained, or
             the budget is too small for a trial.
     """
 
-    source: str
-    overrides: Sequence[str]
-    space: SweepSpace
-    out: Path
-    options: SweepOptions
-    base: Config = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.base = load_config(self.source, self.overrides)
-        self.probed: list[str] = []  # settings that the probe has chosen
-        scales = {"values" if one.when else one.scale for one in self.space.dimensions}
-        if self.options.sampler == "cmaes" and ("values" in scales or len(self.space.given) < 2):
-            raise GermlineError(
-                "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions: use "
-                "tpe"
-            )
+    def __init__(
+        self,
+        source: str,
+        overrides: Sequence[str],
+        space: SweepSpace,
+        out: Path,
+        options: SweepOptions,
+    ) -> None:
+        self.source, self.overrides, self.out, self.options = source, overrides, out, options
+        self.space = space  # ranges in units of the probe have numbers once it is prepared
+        self.base = load_config(source, overrides)
+        self.probed: list[str] = []
+        self.lock = FileLock(out / ".sweep.lock")
         rows = rollouts_of(self.base)
         self.limit = self.base.budget.rollouts or rows * self.base.generations
+        self.rungs = rungs_of(self.limit, rows)
+        self.stops = self.rungs[-1:] if options.is_grid else self.rungs
+        seeds = [self.base.seed + n for n in range(options.seeds + options.test_seeds)]
+        self.seeds, self.test_seeds = seeds[: options.seeds], seeds[options.seeds :]
+        self.first_seeds = self.seeds if options.is_grid else self.seeds[:1]
+        self._check()
+
+    def _check(self) -> None:
+        options, dimensions = self.options, self.space.dimensions
+        are_numbers = all(one.scale != "values" and not one.when for one in dimensions)
+        is_plain = are_numbers and len(dimensions) > 1 and len(options.objectives) == 1
+        if options.sampler == "cmaes" and not is_plain:
+            raise GermlineError(
+                "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions, for "
+                "one objective: use tpe"
+            )
         if not self.limit:
             raise GermlineError(
                 f"sweep: strategy.kind={self.base.strategy.kind} chooses the number of members: "
                 "set budget.rollouts, what a run of a trial may spend"
             )
-        self.rungs = rungs_of(self.limit, rows)
-        least, given = self.limit * len(self.options.samplers), self.options.budget.rollouts
-        if given and (searched := self.options.searched["rollouts"]) < least:
+        least = self.limit * len(self.first_seeds)
+        if (share := options.searched.get("rollouts", math.inf) / len(options.samplers)) < least:
             raise GermlineError(
-                f"--budget rollouts={given}: a trial may need {self.limit} (budget.rollouts of the "
-                f"config, or its generations), so ask for at least "
-                f"{math.ceil(least * given / searched)} or set a smaller budget.rollouts"
+                f"--budget rollouts={options.budget.rollouts}: a trial may need {least} "
+                f"(budget.rollouts of the config, or its generations), and {share:.0f} are for the "
+                "trials of a sampler: ask for more, or set a smaller budget.rollouts"
             )
-        for one in self.space.dimensions:
-            if is_fixed(one.name):
+        for one in dimensions:
+            if FIXED.fullmatch(one.name):
                 raise GermlineError(
                     f"sweep: {one.name} cannot be searched, because all trials answer the same "
                     "questions for the same rollouts: write it after the config, as KEY=VALUE"
@@ -156,30 +166,7 @@ class Sweep:
         if not self.space.needs_probe:
             self._check_space()
 
-    @property
-    def stops(self) -> list[int]:
-        """The rungs at which a trial is judged; a grid trains every trial to the last one."""
-        return self.rungs[-1:] if self.options.is_grid else self.rungs
-
-    @property
-    def lock(self) -> FileLock:
-        """The lock of the folder: one process at a time begins trials."""
-        with explain_write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.out / ".sweep.lock")
-
-    @property
-    def seeds(self) -> list[int]:
-        """The run seeds of the search."""
-        return [self.base.seed + n for n in range(self.options.seeds)]
-
-    @property
-    def test_seeds(self) -> list[int]:
-        """The run seeds of tests, after those of the search."""
-        first = self.base.seed + self.options.seeds
-        return [first + n for n in range(self.options.test_seeds)]
-
-    def plan(self, settings: Settings, rollouts: int) -> tuple[Config, list[str]]:
+    def plan(self, settings: Mapping[str, Any], rollouts: int) -> tuple[Config, list[str]]:
         """Return the config of a trial that ends after so many rollouts, and its overrides."""
         overrides = [*self.overrides, *self.probed, *overrides_of(settings)]
         rows = rollouts_of(config := load_config(self.source, overrides))
@@ -194,19 +181,17 @@ class Sweep:
         Raises:
             GermlineError: the folder holds a sweep of another config or space.
         """
+        with explain_write_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         with self.lock:
+            facts = self._facts()
             if (self.out / SWEEP_FILE).exists():
-                facts = read_json(self.out / SWEEP_FILE)
-                self._check_same(facts)
+                facts = self._continued(facts)
             else:
-                if others := {one.name for one in self.out.iterdir()} - BEFORE:
-                    raise GermlineError(
-                        f"out: {self.out} holds other files ({min(others)}) and no sweep: choose "
-                        "another folder (--out)"
-                    )
-                facts = {"name": f"germline-{uuid.uuid4().hex[:12]}"}
-                facts["probe"] = self._probe() if self.space.needs_probe else None
-            facts |= self._facts()
+                if not (self.out / "probe.json").exists():
+                    check_unused(self.out)
+                probed = self._probe() if self.space.needs_probe else None
+                facts |= {"name": f"germline-{uuid.uuid4().hex[:12]}", "probe": probed}
             if probed := facts["probe"]:
                 self.probed = probed["settings"]
                 self.space = self.space.in_units(probed["units"])
@@ -234,21 +219,20 @@ class Sweep:
             "test_seeds": self.test_seeds,
         }
 
-    def _check_same(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to continue a sweep of another config or space; its budget may change."""
+    def _continued(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of the sweep that is continued; its budget and tests may change."""
+        was = read_json(self.out / SWEEP_FILE)
+        kept = was | {"settings": read_recorded(was["settings"]).model_dump(mode="json")}
         names = ("settings", "space", "sampler", "samplers", "objectives", "seeds", "storage")
-        given = [
-            {**one, "settings": read_recorded(one["settings"]).model_dump(mode="json")}
-            for one in (facts, self._facts())  # with the defaults of this germline
-        ]
-        was, asked = (flatten_settings({name: one[name] for name in names}) for one in given)
-        for name in {**was, **asked}:
-            if was.get(name) != asked.get(name):
+        old, new = (flatten_settings({name: one[name] for name in names}) for one in (kept, asked))
+        for name in {**old, **new}:
+            if old.get(name) != new.get(name):
                 raise GermlineError(
                     f"{self.out} holds a sweep with another {name.removeprefix('settings.')} (it "
-                    f"was {was.get(name)!r}, asked for is {asked.get(name)!r}): choose another "
+                    f"was {old.get(name)!r}, asked for is {new.get(name)!r}): choose another "
                     "folder (--out), or repeat the old command"
                 )
+        return {**was, **asked}
 
     def _probe(self) -> dict[str, Any]:
         """Measure the units of ranges with `germline probe`, and what its advice implies."""
@@ -273,11 +257,6 @@ class Sweep:
                 raise GermlineError(
                     f"sweep: a trial of {shown} cannot be trained: {error}"
                 ) from None
-
-
-def is_fixed(setting: str) -> bool:
-    """Return whether a setting is equal in all trials, and a study decides it for its methods."""
-    return FIXED.fullmatch(setting) is not None
 
 
 def rollouts_of(config: Config) -> int:

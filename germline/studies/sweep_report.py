@@ -23,7 +23,7 @@ from germline.report.charts import Cell, Chart, HeatMap, Series, Style
 from germline.report.comparison import changed_settings
 from germline.report.html_page import render_template
 from germline.report.text_format import Table, number, percent
-from germline.studies.sweep_results import SweepResults, SweepTrial, read_json, score_at
+from germline.studies.sweep_results import SweepResults, SweepTrial, read_json
 from germline.studies.sweep_samplers import FEWEST_TRIALS, Importance, Point, importances
 from germline.studies.sweep_space import Dimension, overrides_of
 from germline.types import HeldOutScore
@@ -34,13 +34,8 @@ MOST_SHOWN = 10
 FEWEST_PAIRS = 5
 """Least number of trials of a rank correlation."""
 
-BOUND = 1 - 1e-9
-"""Largest correlation that has an interval."""
-
 BEST = 0.25
 """Share of the trials that parallel coordinates draw, and reasons name, as the best."""
-
-NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
     "Scores are held-out scores, ± the standard deviation over the runs of a cell; a value of a "
@@ -54,6 +49,7 @@ ABOUT = (
 def write_report(results: SweepResults) -> Path:
     """Write all files of the report into the folder of the sweep, and return the page."""
     report, folder = SweepReport(results), results.folder
+    (folder / "best.yaml").unlink(missing_ok=True)  # of an earlier best trial
     files = {
         "trials.csv": report.runs_csv(),
         "configspace.csv": report.space_csv(),
@@ -63,8 +59,6 @@ def write_report(results: SweepResults) -> Path:
     for name, text in files.items():
         if text:
             write_atomically(folder / name, text.encode("utf-8", "replace"))
-        else:
-            (folder / name).unlink(missing_ok=True)  # of an earlier best trial
     if report.maps:
         from germline.report import plots
 
@@ -76,9 +70,8 @@ class SweepReport:
     """What a report says about the trials of a sweep in their present state."""
 
     def __init__(self, results: SweepResults) -> None:
-        self.space = results.space
-        self.results = results
-        self.title = f"sweep of {Path(results.facts['config']).stem}"
+        self.results, self.space = results, results.space
+        self.title = f"sweep of {Path(results.facts['config']).stem.lstrip('.')}"
         scored = [run for one in results.trials for run in one.runs if run.scores]
         self.metric = f"held-out {scored[0].metric}, {scored[0].better}" if scored else "no score"
 
@@ -108,24 +101,25 @@ class SweepReport:
         if len(self.axes) < 2:
             return []
         x, y = self.axes[:2]
-        file = self.results.folder / "probe.json"
+        file, trials = self.results.folder / "probe.json", self.results.trials
         probed = read_json(file)["recommended"] if file.exists() else {}
         pair = {f"strategy.{name}": value for name, value in probed.items()}
-        marked = (y.place(pair), x.place(pair))
-        trials: dict[tuple[int | None, ...], list[SweepTrial]] = {}
-        for one in self.results.trials:
-            trials.setdefault((y.place(one.settings), x.place(one.settings)), []).append(one)
+        marked, *places = (
+            (y.place(one), x.place(one)) for one in (pair, *(trial.settings for trial in trials))
+        )
 
         def cell(rung: int, *at: int) -> Cell:
-            return _cell(trials.get(at, []), rung, is_marked=at == marked)
+            some = [one for one, place in zip(trials, places, strict=True) if place == at]
+            return _cell(some, rung, is_marked=at == marked)
 
         columns, rows = ([_label(one) for one in axis.grid] for axis in (x, y))
+        higher_is_better = all(one.sign > 0 for one in trials)
         maps = [
             HeatMap(
                 f"after {rung:,} rollouts",
                 *(x.name, y.name, columns, rows),
                 [[cell(rung, m, n) for n in range(len(columns))] for m in range(len(rows))],
-                self.results.sign > 0,
+                higher_is_better,
             )
             for rung in self.results.rungs
         ]
@@ -133,28 +127,21 @@ class SweepReport:
 
     def tables(self) -> dict[str, Table]:
         """Return the tables, by their titles."""
-        importance = [
-            (
-                one.name,
-                percent(one.share),
-                f"{percent(one.low)} to {percent(one.high)}",
-                "yes" if one.matters else "not shown",
-            )
-            for one in self.importances
-        ]
+        importance, ends = [], ("95 % interval from", "to")
+        for one in self.importances:
+            shares = map(percent, (one.share, one.low, one.high))
+            importance.append((one.name, *shares, "yes" if one.matters else "not shown"))
         correlations = [
-            (f"{rung:,}", str(trials), number(rho), f"{number(low)} to {number(high)}")
+            (f"{rung:,}", str(trials), *map(number, (rho, low, high)))
             for rung, trials, rho, low, high in rank_correlations(self.results)
         ]
-        interval = "95 % interval"
+        names = ("rung, rollouts", "trials", "Spearman's rho", *ends)
         found = {
             "Best trials": self.best_trials(),
             f"Importance after {self.rung:,} rollouts": Table(
-                ("setting", "share", interval, "matters"), importance
+                ("setting", "share", *ends, "matters"), importance
             ),
-            "Rank correlation with the last rung": Table(
-                ("rung, rollouts", "trials", "Spearman's rho", interval), correlations
-            ),
+            "Rank correlation with the last rung": Table(names, correlations),
         }
         return {title: table for title, table in found.items() if table.rows}
 
@@ -165,15 +152,11 @@ class SweepReport:
             scores = sorted(run.scores[-1].mean for run in one.counted)
             spread = f"{number(scores[0])} to {number(scores[-1])}"
             found = (one.mean, self.results.shrunk(one), one.unseen)
-            score, shrunk, unseen = map(self._shown, found)
+            score, shrunk, unseen = map(self.results.shown, found)
             about = (str(one.number), one.sampler, " ".join(overrides_of(one.settings)))
             rows.append((*about, score, str(len(scores)), spread, shrunk, unseen))
         names = ("trial", "sampler", "settings", "score", "seeds", "seeds from, to", "shrunk")
         return Table((*names, "unseen rows, new seeds"), rows)
-
-    def _shown(self, score: float) -> str:
-        """Format a score that is signed so that higher is better."""
-        return number(self.results.sign * score)
 
     def page(self) -> str:
         """Return the report as a page."""
@@ -235,14 +218,15 @@ class SweepReport:
 
     def _reasons(self, best: SweepTrial) -> list[str]:
         results = self.results
-        found = (best.mean, results.shrunk(best), best.again, best.unseen)
-        mean, shrunk, again, unseen = map(self._shown, found)
+        found = (best.mean, results.shrunk(best), best.tested.mean, best.unseen)
+        mean, shrunk, again, unseen = map(results.shown, found)
         trials = count_of(len(results.complete), "complete trials")
-        seeds = count_of(len(best.signed_scores), "run seeds")
-        about = f"Trial {best.number}, the best of {trials} ({self.metric})"
-        tested = f"With new run seeds: {again}, on unseen rows {unseen}"
-        lines = [f"{about}: {mean} over {seeds}, {shrunk} shrunk"]
-        lines.append(tested if best.test_scores else NOT_TESTED)
+        seeds = count_of(len(best.counted), "run seeds")
+        lines = [
+            f"Trial {best.number}, the best of {trials} ({self.metric}): {mean} over {seeds}, "
+            f"{shrunk} shrunk",
+            f"With new run seeds: {again}, on unseen rows {unseen}",
+        ]
         weights = {one.name: one for one in self.importances}
         ranked = results.ranked if len(results.ranked) >= FEWEST_TRIALS else []
         top = ranked[: int(BEST * len(ranked))]
@@ -266,8 +250,10 @@ class SweepReport:
                 "metric:score [-inf; +inf] (maximize)": signed_score(score),
                 "budget": rung,
                 "seed": run.config.seed,
-                "start_time": datetime.fromisoformat(run.rows[0]["written_at"]).timestamp(),
-                "end_time": datetime.fromisoformat(run.rows[-1]["written_at"]).timestamp(),
+                "start_time": (
+                    began := datetime.fromisoformat(run.rows[0]["written_at"]).timestamp()
+                ),
+                "end_time": began + run.rows[score.generation - 1]["budget"]["wall_s"],
                 "status": "success",
                 "score": score.mean,
                 "broken": int(is_broken(run.scores[0], score)),
@@ -277,23 +263,21 @@ class SweepReport:
             }
             for trial in self.results.trials
             if trial.state != "running"
-            for run in trial.runs
             for rung in self.results.rungs
-            if (score := score_at(run, rung))
+            for run, score in trial.at(rung)
         )
 
     def space_csv(self) -> str:
         """Return the space as DeepCAVE's converter of data frames reads it."""
         rows: list[dict[str, Any]] = []
         for one in self.space.dimensions:
-            kind = {"int": "integer", "values": "categorical"}.get(one.scale, "float")
-            row = {"name": one.name, "type": kind}
+            low, high = one.values[0], one.values[-1]
+            row = {"lower": low, "upper": high, "log": one.scale == "log"}
             if one.scale == "values":
                 items = {f"item_{n}": value for n, value in enumerate(one.values)}
-                rows.append(row | {"default": one.values[0], "ordered": False} | items)
-            else:
-                low, high = one.values
-                rows.append(row | {"lower": low, "upper": high, "log": one.scale == "log"})
+                row = {"default": low, "ordered": False, **items}
+            kind = {"int": "integer", "values": "categorical"}.get(one.scale, "float")
+            rows.append({"name": one.name, "type": kind, **row})
         return _csv(rows)
 
 
@@ -314,16 +298,14 @@ def points_at(results: SweepResults, rung: int) -> list[Point]:
 
     Trials that collapsed, whatever their answers earned, or crashed before count as the worst.
     """
-    found: list[Point] = []
-    lost = []
-    for trial in results.trials:
-        score = trial.score_at(rung)
-        if trial.has_collapsed or (score is None and trial.state == "failed"):
-            lost.append(trial.settings)
-        elif score is not None:
-            found.append((trial.settings, score))
-    worst = min((score for _, score in found), default=0.0)
-    return [*found, *((settings, worst) for settings in lost)]
+    scores = {one.number: one.score_at(rung) for one in results.trials if not one.has_collapsed}
+    known = {number: score for number, score in scores.items() if score is not None}
+    worst = min(known.values(), default=0.0)
+    return [
+        (one.settings, known.get(one.number, worst))
+        for one in results.trials
+        if one.number in known or one.has_collapsed or one.state == "failed"
+    ]
 
 
 def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, float, float]]:
@@ -343,20 +325,18 @@ def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, floa
             continue
         rho = float(spearmanr(known).statistic)
         half = Z_95 * math.sqrt((1 + rho**2 / 2) / (len(known) - 3))
-        middle = math.atanh(max(-BOUND, min(BOUND, rho)))
+        middle = math.atanh(rho * (1 - 1e-9))  # finite where the ranks are the same
         found.append((rung, len(known), rho, math.tanh(middle - half), math.tanh(middle + half)))
     return found
 
 
 def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
-    pairs = [(run, score_at(run, rung)) for trial in trials for run in trial.runs]
-    known = [(run.scores[0], score) for run, score in pairs if score]
-    ended = [one for one in trials if one.state in ("pruned", "failed")]
+    known = [(run.scores[0], score) for trial in trials for run, score in trial.at(rung)]
     return Cell(
         scores=[score.mean for _, score in known],
         broken=sum(is_broken(*both) for both in known),
         hacked=sum(is_hacked(*both) for both in known),
-        stopped=sum(not any(score_at(run, rung) for run in one.runs) for one in ended),
+        stopped=sum(one.state in ("pruned", "failed") and not one.at(rung) for one in trials),
         is_marked=is_marked,
     )
 

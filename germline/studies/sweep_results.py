@@ -19,9 +19,10 @@ error over examples, which is too large, because trials share their examples.
 import json
 import math
 import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -62,17 +63,14 @@ def read_json(file: Path) -> dict[str, Any]:
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     """Return the score of a run at a rung: its last one by then; None if it did not get there.
 
-    A run that its budget ended before is at the rungs up to that, any other that ended at all.
+    A run that ended for another reason than its budget of rollouts is at all rungs.
     """
-    done = np.cumsum([row["rollouts"] for row in run.rows])
-    stopped_by = "" if run.damage else run.run.stopped_by or ""
-    is_last = not stopped_by.startswith("budget.rollouts=")
-    is_early = run.has_ended and (is_last or (run.config.budget.rollouts or 0) >= rung)
-    if not len(done) or (done[-1] < rung and not is_early):
+    done = [amounts(row.get("budget", {}))["rollouts"] for row in run.rows]
+    is_early = run.has_ended and "(budget.rollouts=" not in run.ending
+    if not done or (done[-1] < rung and not is_early):
         return None
-    updates = int(np.searchsorted(done, rung)) + 1
-    known = [one for one in run.scores if 0 < one.generation <= updates]
-    return known[-1] if known else None
+    updates = bisect_left(done, rung) + 1
+    return next((one for one in reversed(run.scores) if 0 < one.generation <= updates), None)
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,7 @@ class SweepTrial:
         sampler: what proposed it, such as `tpe` or `random`.
         path: its folder.
         tests: runs with test seeds.
+        asked: its number among the trials of the sampler.
     """
 
     number: int
@@ -98,19 +97,15 @@ class SweepTrial:
     sampler: str
     path: Path
     tests: Sequence[CellResult] = ()
+    asked: int = 0
 
     @classmethod
     def read(cls, folder: Path, seeds: Collection[int]) -> "SweepTrial":
         """Read a trial from its folder, given the run seeds of the search."""
-        facts = read_json(folder / TRIAL_FILE)
-        names = ("number", "settings", "state", "reason", "sampler")
         runs = [CellResult(one) for one in seed_runs(folder)]
-        return cls(
-            **{name: facts[name] for name in names},
-            runs=[one for one in runs if one.config.seed in seeds],
-            tests=[one for one in runs if one.config.seed not in seeds],
-            path=folder,
-        )
+        tests = [one for one in runs if one.config.seed not in seeds]
+        runs = [one for one in runs if one not in tests]
+        return cls(**read_json(folder / TRIAL_FILE), path=folder, runs=runs, tests=tests)
 
     @property
     def has_collapsed(self) -> bool:
@@ -131,12 +126,7 @@ class SweepTrial:
     @cached_property
     def signed_scores(self) -> dict[int, float]:
         """The last held-out score of each counted run by run seed, so that higher is better."""
-        return _last_scores(self.counted)
-
-    @cached_property
-    def test_scores(self) -> dict[int, float]:
-        """The same of its tests."""
-        return _last_scores([one for one in self.tests if one.scores and one.has_ended])
+        return {one.config.seed: signed_score(one.scores[-1]) for one in self.counted}
 
     @property
     def mean(self) -> float:
@@ -148,10 +138,10 @@ class SweepTrial:
         """Whether its runs end better than they began, on average."""
         return self.mean > _mean([signed_score(one.scores[0]) for one in self.counted])
 
-    @property
-    def again(self) -> float:
-        """The mean of `test_scores`; NaN without one."""
-        return _mean(self.test_scores.values())
+    @cached_property
+    def tested(self) -> "SweepTrial":
+        """The trial with the runs of its tests in place of those of the search."""
+        return replace(self, runs=self.tests)
 
     @property
     def unseen(self) -> float:
@@ -169,9 +159,13 @@ class SweepTrial:
         last = [one.scores[-1].values for one in self.runs if one.config.seed in seeds]
         return np.asarray(self.sign * np.array(last, dtype=np.float64).mean(axis=0))
 
+    def at(self, rung: int) -> list[tuple[CellResult, HeldOutScore]]:
+        """Return its runs that got to a rung, with their scores there."""
+        return [(run, one) for run in self.runs if (one := score_at(run, rung))]
+
     def score_at(self, rung: int) -> float | None:
         """Return the mean signed score of its runs at a rung; None if no run got there."""
-        scores = [signed_score(one) for run in self.runs if (one := score_at(run, rung))]
+        scores = [signed_score(one) for _, one in self.at(rung)]
         return statistics.fmean(scores) if scores else None
 
     @cached_property
@@ -180,7 +174,7 @@ class SweepTrial:
 
         Rollouts that its runs took over from other trials count too; tests do not.
         """
-        return sum_amounts([amounts(one.run.spent) for one in self.runs])
+        return _sum([amounts(one.run.spent) for one in self.runs])
 
     @property
     def peak_memory_mb(self) -> float:
@@ -205,8 +199,8 @@ class SweepResults:
         self.facts = read_json(folder / SWEEP_FILE)
         self.rungs: list[int] = self.facts["rungs"]
         found = (one.parent for one in (folder / TRIALS).glob(f"*/{TRIAL_FILE}"))
-        paths = sorted(found, key=lambda path: int(path.name))
-        self.trials = [SweepTrial.read(one, self.facts["seeds"]) for one in paths]
+        trials = (SweepTrial.read(one, self.facts["seeds"]) for one in found)
+        self.trials = sorted(trials, key=lambda one: one.number)
 
     @property
     def space(self) -> SweepSpace:
@@ -229,10 +223,8 @@ class SweepResults:
 
     @cached_property
     def variances(self) -> tuple[float, float, float]:
-        """The mean m, `within` and `between` of (1); without a complete trial all are 0."""
+        """The mean m, `within` and `between` of (1)."""
         means = [one.mean for one in self.complete]
-        if not means:
-            return 0.0, 0.0, 0.0
         errors = [one.counted[0].scores[-1].standard_error ** 2 for one in self.complete]
         seeds = statistics.harmonic_mean(len(one.signed_scores) for one in self.complete)
         within = statistics.fmean(errors) if self.seed_variance is None else self.seed_variance
@@ -245,10 +237,9 @@ class SweepResults:
         noise = within / len(trial.signed_scores)
         return mean + (between / (between + noise) * (trial.mean - mean) if between else 0.0)
 
-    @property
-    def sign(self) -> float:
-        """That of the trials, which have the same metric."""
-        return min((one.sign for one in self.trials), default=1.0)
+    def shown(self, score: float) -> str:
+        """Format a score that is signed so that higher is better."""
+        return number(min((one.sign for one in self.trials), default=1.0) * score)
 
     @cached_property
     def ranked(self) -> list[SweepTrial]:
@@ -266,7 +257,7 @@ class SweepResults:
     @property
     def spent(self) -> dict[str, float]:
         """What training of all trials has spent, tests left out."""
-        return sum_amounts([one.spent for one in self.trials])
+        return _sum([one.spent for one in self.trials])
 
     def objectives(self, trial: SweepTrial, score: float) -> list[float]:
         """Return the objectives of a trial with some score, higher is better.
@@ -277,8 +268,16 @@ class SweepResults:
         known = {"score": score, "peak_memory": -trial.peak_memory_mb, "tokens": -tokens}
         return [known[name] for name in self.facts["objectives"]]
 
-    def worst(self) -> list[float]:
-        """Return the worst value of each objective of any trial, scores before training too."""
+    def told(self, trial: SweepTrial) -> list[float] | None:
+        """Return what its sampler is told of a trial; None before its end.
+
+        Of one that failed or collapsed, it is the worst value of each objective of any trial,
+        scores before training too.
+        """
+        if trial.state == "running":
+            return None
+        if trial.state != "failed" and not trial.has_collapsed:
+            return self.objectives(trial, trial.mean)
         scored = [run.scores for one in self.trials for run in one.runs if run.scores]
         least = min((signed_score(some[at]) for some in scored for at in (0, -1)), default=0.0)
         columns = zip(*(self.objectives(one, least) for one in self.trials), strict=True)
@@ -302,9 +301,8 @@ class SweepResults:
         runs = [run for one in self.trials for run in one.runs]
         if shared := sum(run.total("shared_rollouts") for run in runs):
             lines[0] += f"; {shared:,} of them were shared by trials with the same beginning"
-        tests = [amounts(run.run.spent)["rollouts"] for one in self.trials for run in one.tests]
-        if tests:
-            lines[0] += f"; tests took {sum(tests):,.0f} more"
+        if tests := [amounts(run.run.spent) for one in self.trials for run in one.tests]:
+            lines[0] += f"; tests took {_sum(tests)['rollouts']:,.0f} more"
         if probed := self.facts.get("probe"):
             units = [f"{name}={rounded(unit):g}" for name, unit in probed["units"].items()]
             lines.append(f"germline probe found {', '.join([*units, *probed['settings']])}")
@@ -313,7 +311,7 @@ class SweepResults:
             lines.append(f"trials {', '.join(tied)} have the same, best mean score")
         if self.ranked and self.best is None:
             lines.append(NO_BEST)
-        elif self.best and self.best.test_scores:
+        elif self.best and self.best.tested.counted:
             lines.append(self._optimism(self.best))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
@@ -322,54 +320,40 @@ class SweepResults:
             some = [one for one in self.trials if one.sampler == sampler]
             cost = sum(one.spent["rollouts"] for one in some)
             if best := next((one for one in self.ranked if one in some), None):
-                score = number(self.sign * self.shrunk(best))
+                score = self.shown(self.shrunk(best))
                 lines.append(f"{sampler}: {score} at best (shrunk) with {cost:,.0f} rollouts")
         return lines
 
     def _optimism(self, best: SweepTrial) -> str:
         """Compare the score of the best trial with those of its tests, and with other tests."""
-        shown = [number(self.sign * one) for one in (best.mean, best.again, best.unseen)]
-        gap = best.mean - best.again
+        score, again, unseen = map(self.shown, (best.mean, best.tested.mean, best.unseen))
+        gap = best.mean - best.tested.mean
         line = (
-            f"trial {best.number} scored {shown[0]} in the search, {shown[1]} with new run seeds "
+            f"trial {best.number} scored {score} in the search, {again} with new run seeds "
             f"(the search is {signed(gap) if gap > 0 else 'not'} optimistic)"
         )
-        if math.isnan(best.unseen):
-            return line
         known = [one.unseen for one in self.ranked if not math.isnan(one.unseen)]
-        return (
-            f"{line} and {shown[2]} on unseen rows; the best of {len(known)} tests is "
-            f"{number(max(known) - best.unseen)} better (regret)"
-        )
+        regret = f"{number(max(known, default=math.nan) - best.unseen)} better (regret)"
+        more = f" and {unseen} on unseen rows; the best of {len(known)} tests is {regret}"
+        return line if math.isnan(best.unseen) else line + more
 
     def as_json(self) -> dict[str, Any]:
         """Return all trials as values for JSON."""
-        names = ("number", "sampler", "settings", "reason", "spent", "peak_memory_mb")
-        shrunk = {one.number: self.shrunk(one) for one in self.complete}
-        return {
-            "out": self.folder,
-            "best": self.best.number if self.best else None,
-            "trials": [
-                {name: getattr(one, name) for name in (*names, "test_scores", "unseen")}
-                | {
-                    "state": one.present,
-                    "scores": one.signed_scores,
-                    "shrunk": shrunk.get(one.number),
-                }
-                for one in self.trials
-            ],
-            "summary": self.summary(),
-        }
-
-
-def _last_scores(runs: Sequence[CellResult]) -> dict[int, float]:
-    return {one.config.seed: signed_score(one.scores[-1]) for one in runs}
+        names = ("number", "sampler", "settings", "reason", "spent", "peak_memory_mb", "unseen")
+        trials = [
+            {name: getattr(one, name) for name in names}
+            | {"state": one.present, "scores": one.signed_scores}
+            | {"test_scores": one.tested.signed_scores}
+            | {"shrunk": self.shrunk(one) if one in self.complete else None}
+            for one in self.trials
+        ]
+        best = self.best.number if self.best else None
+        return {"out": self.folder, "best": best, "trials": trials, "summary": self.summary()}
 
 
 def _mean(values: Collection[float]) -> float:
     return statistics.fmean(values) if values else math.nan
 
 
-def sum_amounts(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of what several runs have spent, by name."""
+def _sum(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(one[name] for one in spent) for name in amounts({})}

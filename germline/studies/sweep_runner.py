@@ -9,8 +9,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from germline.record.run_paths import acquire_lock, is_locked, seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
-from germline.studies.sweep import Sweep, SweepOptions, is_fixed
+from germline.studies.sweep import FIXED, Sweep, SweepOptions
 from germline.studies.sweep_results import (
     SHARED,
     TRIAL_FILE,
@@ -34,6 +32,7 @@ from germline.studies.sweep_results import (
     read_json,
     score_at,
 )
+from germline.studies.sweep_samplers import TrialResult
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -59,9 +58,8 @@ Work = tuple[Path, Callable[[Path], None]]
 End = tuple[TrialState, str]
 """The state in which a trial ends, and the reason."""
 
-
-class _StoppedError(Exception):
-    """The sweep was interrupted: the trial stays as it is."""
+INTERRUPTED: End = ("running", "")
+"""Of a trial that was stopped with the sweep, and goes on later."""
 
 
 class SweepRunner(RunProcesses):
@@ -80,62 +78,42 @@ class SweepRunner(RunProcesses):
         on_end: Callable[[SweepTrial, str], object] = lambda *_: None,
     ) -> None:
         super().__init__()
-        self._sweep = sweep
-        self._jobs = jobs
-        self._on_end = on_end
+        self._sweep, self._jobs, self._on_end = sweep, jobs, on_end
         self._samplers = sweep.prepare()
-        self._failed = 0  # the last trials, one after another
-        self._untested: set[int] = set()  # trials whose test failed in this call
+        self._in_a_row = 0  # the last trials that failed, one after another
+        self._given_up: set[int] = set()  # trials that failed in this call, or whose test did
 
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
 
-        Trials that failed in an earlier call are tried again: their cause may be mended.
-
         Raises:
             GermlineError: no trial reached the last rung, or the storage cannot be used.
         """
-        self._retry_failed()
-        self._restore()
         self.in_threads(self._work, range(self._jobs), self._jobs)
         if self.is_stopping:
             return
         results = self._read()
         if not results.complete:
             reasons = "; ".join([*dict.fromkeys(one.reason for one in results.trials)][:3])
+            rows = [row for one in results.trials for run in one.runs for row in run.rows]
+            no_signal = rows and all(row["zero_signal"] for row in rows)
+            others = "take an easier task" if no_signal else "give a larger budget"
             raise GermlineError(
                 f"sweep: none of {len(results.trials)} trials reached the last rung with a score "
-                f"({reasons}): search other values, or give a larger budget"
+                f"({reasons}): search other values, or {others}"
             )
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
         (self._sweep.out / "best.json").unlink(missing_ok=True)  # of an earlier call
-        if (best := results.best) is None:
-            return
-        given = (one for one in self._sweep.overrides if not is_fixed(one.partition("=")[0]))
-        overrides = [*given, *self._sweep.probed, *overrides_of(best.settings)]
-        facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
-        write_json(self._sweep.out / "best.json", facts | {"seeds": self._sweep.seeds})
+        if best := results.best:
+            given = [
+                one for one in self._sweep.overrides if not FIXED.fullmatch(one.partition("=")[0])
+            ]
+            overrides = [*given, *self._sweep.probed, *overrides_of(best.settings)]
+            facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
+            write_json(self._sweep.out / "best.json", facts | {"seeds": self._sweep.seeds})
 
     def _read(self) -> SweepResults:
         return SweepResults(self._sweep.out)
-
-    def _retry_failed(self) -> None:
-        with self._sweep.lock:
-            for trial in self._read().trials:
-                if trial.state == "failed" and not is_locked(trial.path):
-                    _update(trial.path, state="running", reason="")
-
-    def _restore(self) -> None:
-        """Give the samplers the trials that their storage has lost."""
-        with self._sweep.lock:
-            results = self._read()
-            for sampler in self._sweep.options.samplers:
-                told = {
-                    read_json(one.path / TRIAL_FILE)["asked"]: (one.settings, _told(results, one))
-                    for one in results.trials
-                    if one.sampler == sampler
-                }
-                self._samplers.restore(sampler, told)
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
@@ -146,8 +124,7 @@ class SweepRunner(RunProcesses):
             if work:
                 path, do = work
                 try:
-                    with suppress(_StoppedError):
-                        do(path)
+                    do(path)
                 finally:
                     release()
             elif is_busy:
@@ -158,34 +135,37 @@ class SweepRunner(RunProcesses):
     def _next_work(self) -> Work | None:
         """Return what can be begun now; None while others have to end before, and at the end.
 
-        The lock of a trial is released by the operating system when its process is killed.
+        The lock of a trial is released by the operating system when its process is killed. Trials
+        that failed in an earlier call are tried again: their cause may be mended.
         """
         results, options = self._read(), self._sweep.options
-        locked = {one.number for one in results.trials if is_locked(one.path)}
-        running = [one for one in results.trials if one.state == "running"]
-        for trial in running:
-            if trial.number not in locked:
-                return trial.path, self._search
+        limits, free = (
+            options.budget.limits,
+            [one for one in results.trials if not is_locked(one.path)],
+        )
+        for one in free:
+            is_failed = one.state == "failed" and one.number not in self._given_up
+            if one.state == "running" or is_failed:
+                return one.path, self._search
         work = self._begin(results, options.searched, self._sweep.stops[0])
-        if work or running:
+        if work or any(one.state == "running" for one in results.trials):
             return work
         raced = [
             (one, seeds, max(0.0, seeds * self._sweep.limit - one.spent["rollouts"]))
-            for one, seeds in race(results, options.seeds, of_all=options.is_grid)
-            if one.number not in locked or not one.tests  # in a test it is not in the race
+            for one, seeds in ([] if options.is_grid else race(results, options.seeds))
+            if one in free or not one.tests  # in a test it is not in the race
         ]
-        planned = [more for one, _, more in raced if one.number in locked]  # by other processes
+        planned = [more for one, _, more in raced if one not in free]  # by other processes
         for one, seeds, more in raced:
-            is_affordable = self._affords(results, options.budget.limits, sum(planned) + more)
-            if one.number not in locked and is_affordable:
+            if one in free and self._affords(results, limits, sum(planned) + more):
                 return one.path, partial(self._race, seeds=seeds)
         if planned:
             return None
-        if work := self._begin(results, options.budget.limits, self._sweep.limit):
+        if work := self._begin(results, limits, self._sweep.limit):
             return work  # with what the race has left
         for one in trials_to_test(results) if self._sweep.test_seeds else []:
-            is_tested = len(one.test_scores) == len(self._sweep.test_seeds)
-            if not is_tested and one.number not in locked | self._untested:
+            is_tested = len(one.tested.counted) == len(self._sweep.test_seeds)
+            if not is_tested and one in free and one.number not in self._given_up:
                 return one.path, self._test
         return None
 
@@ -196,20 +176,23 @@ class SweepRunner(RunProcesses):
 
         Nothing is left at the end of a grid.
         """
-        if not self._affords(results, limits, rollouts, new=1):
-            return None
         spent = dict.fromkeys(self._sweep.options.samplers, 0.0)
-        for trial in results.trials:
-            spent[trial.sampler] += max(trial.spent["rollouts"], self._sweep.rungs[0])
-        sampler = min(spent, key=spent.__getitem__)
+        told: dict[str, dict[int, TrialResult]] = {name: {} for name in spent}
+        for one in results.trials:
+            spent[one.sampler] += max(one.spent["rollouts"], self._sweep.rungs[0])
+            told[one.sampler][one.asked] = one.settings, results.told(one)
+        for name, trials in told.items():
+            self._samplers.tell(name, trials)
+        if not self._affords(results, limits, rollouts * len(self._sweep.first_seeds), new=1):
+            return None
+        sampler, number = min(spent, key=spent.__getitem__), len(results.trials)
         asked = self._samplers.ask(sampler)
         if asked is None:
             return None
-        number = len(results.trials)
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
-        facts = {"number": number, "settings": asked[1], "state": "running", "reason": ""}
-        write_json(path / TRIAL_FILE, {**facts, "sampler": sampler, "asked": asked[0]})
+        facts = {"number": number, "sampler": sampler, "asked": asked[0], "settings": asked[1]}
+        write_json(path / TRIAL_FILE, {**facts, "state": "running", "reason": ""})
         return path, self._search
 
     def _affords(
@@ -218,11 +201,11 @@ class SweepRunner(RunProcesses):
         """Whether so many rollouts more are within limits, given what trials are training now."""
         spent = {**results.spent, "trials": len(results.trials) + new}
         spent["rollouts"] += rollouts
-        stops = self._sweep.stops
+        stops, seeds = self._sweep.stops, len(self._sweep.first_seeds)
         for one in results.trials:
             if one.state == "running":
                 stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
-                spent["rollouts"] += stop - one.spent["rollouts"]
+                spent["rollouts"] += stop * seeds - one.spent["rollouts"]
         return all(
             spent[name] <= limit if name in ("rollouts", "trials") else spent[name] < limit
             for name, limit in limits.items()
@@ -230,36 +213,32 @@ class SweepRunner(RunProcesses):
 
     def _search(self, path: Path) -> None:
         """Train a trial from rung to rung, until a rule stops it."""
-        first, end = self._trial(path).runs[:1], None
         # The budget of a run is the rung it was last trained up to, perhaps without a decision.
+        first, seeds = self._trial(path).runs[:1], self._sweep.first_seeds
         begun = max((one.config.budget.rollouts or 0 for one in first), default=0)
-        for stop in self._sweep.stops:
-            if stop >= begun:
-                end = end or self._train(path, self._sweep.seeds[:1], stop)
-                end = end or self._halve(path, stop)
-        self._end(path, end)
+        stops = [stop for stop in self._sweep.stops if stop >= begun]
+        ends = (self._train(path, seeds, stop) or self._halve(path, stop) for stop in stops)
+        self._end(path, next(filter(None, ends), None))
 
     def _halve(self, path: Path, stop: int) -> End | None:
         """Return the end of a trial that does not go on after a rung."""
         *earlier, last = self._sweep.stops
         if stop == last:
             return None
-        with self._sweep.lock:
-            results = self._read()
-            trial = next(one for one in results.trials if one.path == path)
-            peers = [
-                -math.inf if one.has_collapsed else signed_score(score)
-                for one in results.trials
-                if one.sampler == trial.sampler
-                and one is not trial
-                and one.runs  # the seed that this trial has; raced trials have more
-                and (score := score_at(one.runs[0], stop)) is not None
-            ]
-            if reason := halving(trial.mean, peers):
-                reason = f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
-            elif not self._affords(results, self._sweep.options.budget.limits, 0):
-                reason = "the budget is spent"
-        return ("pruned", reason) if reason else None
+        results = self._read()
+        trial = next(one for one in results.trials if one.path == path)
+        peers = [
+            -math.inf if one.has_collapsed else signed_score(score)
+            for one in results.trials
+            if one.sampler == trial.sampler
+            and one is not trial
+            and one.runs  # the seed that this trial has; raced trials have more
+            and (score := score_at(one.runs[0], stop)) is not None
+        ]
+        if reason := halving(trial.mean, peers):
+            return "pruned", f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
+        is_affordable = self._affords(results, self._sweep.options.budget.limits, 0)
+        return None if is_affordable else ("pruned", "the budget is spent")
 
     def _race(self, path: Path, seeds: int) -> None:
         """Train a complete trial with more run seeds."""
@@ -268,9 +247,11 @@ class SweepRunner(RunProcesses):
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
         end = self._train(path, self._sweep.test_seeds, self._sweep.limit, is_test=True)
+        if end == INTERRUPTED:
+            return
         trial = self._trial(path)
         if end:
-            self._untested.add(trial.number)
+            self._given_up.add(trial.number)
         self._on_end(trial, end[1] if end else "complete")
 
     def _train(
@@ -280,8 +261,7 @@ class SweepRunner(RunProcesses):
 
         A collapse ends no test, and no trial of a grid, which is to show where runs collapse.
         """
-        settings = read_json(path / TRIAL_FILE)["settings"]
-        planned, overrides = self._sweep.plan(settings, rollouts)
+        planned, overrides = self._sweep.plan(self._trial(path).settings, rollouts)
         for seed in seeds:
             run = seed_run(path, seed)
             while is_locked(run) and not self.is_stopping:
@@ -296,7 +276,7 @@ class SweepRunner(RunProcesses):
             except GermlineError as error:
                 failure = str(error)
             if failure == STOPPED:
-                raise _StoppedError
+                return INTERRUPTED
             facts = None if failure else CellResult(run)
             if facts is None or not facts.scores:
                 return "failed", failure or NO_SCORE
@@ -312,33 +292,21 @@ class SweepRunner(RunProcesses):
         return SweepTrial.read(path, self._sweep.seeds)
 
     def _end(self, path: Path, end: End | None) -> None:
-        """Tell the sampler what a trial has reached, and write its state."""
+        """Write how a trial has ended; one that was interrupted goes on later."""
+        if end == INTERRUPTED:
+            return
         state, reason = end or ("complete", "")
-        with self._sweep.lock:
-            facts = read_json(path / TRIAL_FILE)
-            trial = replace(self._trial(path), state=state, reason=reason)
-            told = _told(self._read(), trial) or ()
-            self._samplers.tell(facts["sampler"], facts["asked"], told)
-            _update(path, state=state, reason=reason)
-        self._on_end(trial, "")
-        self._failed = self._failed + 1 if state == "failed" else 0
-        if self._failed >= FAILURES:
+        facts = read_json(path / TRIAL_FILE)
+        write_json(path / TRIAL_FILE, facts | {"state": state, "reason": reason})
+        self._on_end(self._trial(path), "")
+        self._in_a_row = self._in_a_row + 1 if state == "failed" else 0
+        if state == "failed":
+            self._given_up.add(facts["number"])
+        if self._in_a_row >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: {reason}. "
                 "Repeat the command to go on"
             )
-
-
-def _told(results: SweepResults, trial: SweepTrial) -> list[float] | None:
-    """Return what its sampler is told of a trial; None before its end."""
-    if trial.state == "running":
-        return None
-    is_worst = trial.state == "failed" or trial.has_collapsed
-    return results.worst() if is_worst else results.objectives(trial, trial.mean)
-
-
-def _update(path: Path, **facts: str) -> None:
-    write_json(path / TRIAL_FILE, read_json(path / TRIAL_FILE) | facts)
 
 
 def sweep(
@@ -366,10 +334,10 @@ def sweep(
     folder = Path(out)
     if isinstance(config, Mapping):
         folder.mkdir(parents=True, exist_ok=True)
-        source = folder / "config.yaml"
+        source = folder / ".config.yaml"  # a folder with other files is refused
         write_atomically(source, as_yaml(dict(config)).encode())
         config = source
-    space = SweepSpace(over) if isinstance(over, Mapping) else SweepSpace.read(Path(over))
+    space = SweepSpace(over if isinstance(over, Mapping) else Path(over))
     chosen = make_section(SweepOptions, options, "sweep: ", "")
     SweepRunner(Sweep(str(config), overrides, space, folder, chosen), jobs).search()
     return SweepResults(folder)

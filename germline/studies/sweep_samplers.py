@@ -21,12 +21,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from germline.studies.sweep_space import Dimension, Settings, SweepSpace, rounded
+from germline.studies.sweep_space import Dimension, SweepSpace, rounded
 from germline.types import GermlineError
 
 STARTUP = 5
@@ -43,6 +44,9 @@ Point = tuple[Mapping[str, Any], float]
 
 TrialResult = tuple[Mapping[str, Any], Sequence[float] | None]
 """Settings of a trial, and its objectives; None of a trial that has not ended."""
+
+UNKNOWN: TrialResult = ({}, None)
+"""A trial that was asked for by a process that was killed before it wrote the settings."""
 
 
 class Samplers:
@@ -63,10 +67,8 @@ class Samplers:
     def __init__(
         self, space: SweepSpace, storage: str, name: str, objectives: int, seed: int
     ) -> None:
-        self._space = space
-        self._name = name
+        self._space, self._name, self._seed = space, name, seed
         self._directions = ["maximize"] * objectives
-        self._seed = seed
         self._url = without_password(storage)
         with self._explained():
             import optuna
@@ -78,7 +80,7 @@ class Samplers:
             else:
                 self._storage = optuna.storages.get_storage(storage)
 
-    def ask(self, sampler: str) -> tuple[int, Settings] | None:
+    def ask(self, sampler: str) -> tuple[int, dict[str, Any]] | None:
         """Return the number of a new trial of a sampler and its settings; None at a grid's end."""
         with self._explained():
             study = self._study(sampler)
@@ -86,27 +88,25 @@ class Samplers:
             if sampler == "grid":
                 points = self._space.grid()
                 np.random.default_rng(self._seed).shuffle(points)  # a part of it covers the space
-                if number >= len(points):
-                    return None
-                return study.ask().number, points[number]
+                return (study.ask().number, points[number]) if number < len(points) else None
             study.sampler = self._sampler(sampler, number)
             trial = study.ask()
             return trial.number, self._space.settings(lambda one: suggest(trial, one))
 
-    def tell(self, sampler: str, number: int, values: Sequence[float]) -> None:
-        """Tell a sampler the objectives of a trial; those of a trial that was told stay."""
-        with self._explained():
-            self._study(sampler).tell(number, [*values], skip_if_finished=True)
+    def tell(self, sampler: str, trials: Mapping[int, TrialResult]) -> None:
+        """Tell a sampler all its trials, by the numbers of `ask`; what it was told before stays.
 
-    def restore(self, sampler: str, trials: Mapping[int, TrialResult]) -> None:
-        """Add the trials of a sampler that its study has lost, by the numbers of `ask`."""
+        Trials that the storage has lost are added.
+        """
         with self._explained():
             import optuna
 
-            study = self._study(sampler)
-            lost = optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL)
+            study, running = self._study(sampler), [optuna.trial.TrialState.RUNNING]
             for n in range(len(study.get_trials(deepcopy=False)), max(trials, default=-1) + 1):
-                study.add_trial(_trial(self._space, *trials[n]) if n in trials else lost)
+                study.add_trial(_trial(self._space, *trials.get(n, UNKNOWN)))
+            for one in study.get_trials(deepcopy=False, states=running):
+                if values := trials.get(one.number, UNKNOWN)[1]:
+                    study.tell(one.number, [*values])
 
     def _study(self, sampler: str) -> Any:
         import optuna
@@ -123,14 +123,12 @@ class Samplers:
 
         text = f"sweep {self._seed} {sampler} {number}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
-        options = {"warn_independent_sampling": False, "seed": seed}
-        if sampler == "tpe":
-            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, group=True)
-        if sampler == "gp":
-            return samplers.GPSampler(n_startup_trials=STARTUP, **options)
-        if sampler == "cmaes":
-            return samplers.CmaEsSampler(**options)
-        return samplers.RandomSampler(seed=seed)
+        made = {
+            "tpe": partial(samplers.TPESampler, n_startup_trials=STARTUP, group=True),
+            "gp": partial(samplers.GPSampler, n_startup_trials=STARTUP),
+            "cmaes": samplers.CmaEsSampler,
+        }
+        return made.get(sampler, samplers.RandomSampler)(seed=seed)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -143,8 +141,6 @@ class Samplers:
                 f"sweep: {error}: a sweep needs the extra `sweep` (pip install 'germline[sweep]'); "
                 "another database than SQLite also needs its driver"
             ) from None
-        except GermlineError:
-            raise
         except Exception as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise GermlineError(
@@ -235,7 +231,8 @@ def _trial(space: SweepSpace, settings: Mapping[str, Any], values: Sequence[floa
     import optuna
 
     given = [one for one in space.dimensions if one.name in settings]
-    fixed = optuna.trial.FixedTrial({one.name: _value(one, settings[one.name]) for one in given})
+    texts = {one.name: json.dumps(settings[one.name]) for one in given if one.scale == "values"}
+    fixed = optuna.trial.FixedTrial({**settings, **texts})
     for one in given:
         suggest(fixed, one)  # the trial keeps the distribution
     return optuna.trial.create_trial(
@@ -244,11 +241,3 @@ def _trial(space: SweepSpace, settings: Mapping[str, Any], values: Sequence[floa
         distributions=fixed.distributions,
         values=values,
     )
-
-
-def _value(dimension: Dimension, value: Any) -> Any:
-    """Return a value as Optuna knows it: texts of lists; rounding may have left a range."""
-    if dimension.scale == "values":
-        return json.dumps(value)
-    low, high = dimension.values
-    return min(max(value, low), high)

@@ -15,7 +15,7 @@
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -111,19 +111,8 @@ def is_clearly_worse(trial: SweepTrial, best: SweepTrial, seed_variance: float =
     return bool(wilcoxon(differences, alternative="less", method="approx").pvalue < ALPHA)
 
 
-def race(
-    results: SweepResults, most: int, *, of_all: bool = False
-) -> Iterator[tuple[SweepTrial, int]]:
-    """Yield the trials that need more run seeds, and how many, first those of the smallest number.
-
-    Args:
-        results: of the sweep.
-        most: the largest number of run seeds.
-        of_all: whether every complete trial needs that many, as those of a grid.
-    """
-    if of_all:
-        yield from ((one, most) for one in results.complete if len(one.signed_scores) < most)
-        return
+def race(results: SweepResults, most: int) -> list[tuple[SweepTrial, int]]:
+    """Return the trials that need more run seeds, and how many, up to `most`."""
     ranked, variance = results.ranked, results.seed_variance or 0.0
     for seeds in (2, 4):
         known = [one for one in ranked if len(one.signed_scores) >= seeds // 2]
@@ -131,8 +120,8 @@ def race(
         wanted = min(seeds, most)
         short = [one for one in racing[:MOST_RACED] if len(one.signed_scores) < wanted]
         if short and len(racing) > 1:
-            yield from ((one, wanted) for one in short)
-            return
+            return [(one, wanted) for one in short]
+    return []
 
 
 def trials_to_test(results: SweepResults) -> list[SweepTrial]:

@@ -11,7 +11,7 @@ A setting with `when` is searched only in trials whose other settings have such 
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,6 @@ from germline.types import GermlineError
 SCALES = ("log", "linear", "int", "probe", "values")
 STEPS = 4
 """Values of a range in a grid, and on the axis of a heat map."""
-
-DIGITS = 3
-"""Significant digits of a number that is drawn from a range."""
-
-TINY = 1e-12
-"""Stands for 0 among the logarithms of a list of numbers."""
-
-Settings = dict[str, Any]
-"""Setting -> value of a trial."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +41,9 @@ class Dimension:
     name: str
     scale: str
     values: tuple[Any, ...]
-    when: Mapping[str, tuple[Any, ...]]
+    when: Mapping[str, Sequence[Any]]
 
-    def is_searched(self, settings: Settings) -> bool:
+    def is_searched(self, settings: Mapping[str, Any]) -> bool:
         """Whether the condition holds for the settings of a trial so far."""
         return all(settings.get(name) in values for name, values in self.when.items())
 
@@ -68,20 +59,19 @@ class Dimension:
     def share(self, settings: Mapping[str, Any]) -> float | None:
         """Return how far the value of a trial is along the values, from 0 to 1; None without one.
 
-        A number between those of a list counts as the nearest one.
+        A number between those of a list counts as the nearest one, by their ratio.
         """
-        value, places = settings.get(self.name), len(self.values) - 1
-        if value in self.values:
-            return self.values.index(value) / places
-        are_numbers = all(isinstance(one, int | float) for one in (value, *self.values))
-        if not are_numbers or not min(self.values) <= value <= max(self.values):
+        value, values = settings.get(self.name, ...), self.values
+        if value in values:
+            return values.index(value) / (len(values) - 1)
+        are_numbers = all(isinstance(one, int | float) for one in (value, *values))
+        if not are_numbers or not min(values) < value < max(values):
             return None
-        is_log = self.scale in ("log", "values")
-        sizes = np.array([*self.values, value], dtype=float)
-        sizes = np.log(np.maximum(sizes, TINY)) if is_log else sizes
         if self.scale == "values":
-            return int(np.argmin(np.abs(sizes[:-1] - sizes[-1]))) / places
-        return float((sizes[-1] - sizes[0]) / (sizes[1] - sizes[0]))
+            nearest = min(values, key=lambda one: abs(one - value) / (abs(one) + abs(value)))
+            return self.share({self.name: nearest})
+        low, high, at = (math.log(one) if self.scale == "log" else one for one in (*values, value))
+        return (at - low) / (high - low)
 
     def place(self, settings: Mapping[str, Any]) -> int | None:
         """Return the place in `grid` that is nearest to the value of a trial; None without one."""
@@ -93,36 +83,30 @@ class SweepSpace:
     """The dimensions of a sweep; those with a condition come after those that it names.
 
     Args:
-        given: the space, as the file has it.
+        given: the space, or its file.
 
     Raises:
         GermlineError: it is empty, a range or a list has a single value, or an entry is no range.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any] | Path) -> None:
+        given = read_file(given, "sweep --over") if isinstance(given, Path) else given
         if not given:
             raise GermlineError(
                 "sweep: the space is empty: name settings with their ranges, such as "
                 "`strategy.sigma: {log: [0.001, 0.1]}`"
             )
         self.given = dict(given)
-        dimensions = [_dimension(name, entry) for name, entry in given.items()]
+        self.dimensions = [_dimension(name, entry) for name, entry in given.items()]
         # A kind first: the other settings of its section depend on it.
-        dimensions.sort(key=lambda one: (bool(one.when), not one.name.endswith("kind")))
-        known: set[str] = set()
-        for one in dimensions:
+        self.dimensions.sort(key=lambda one: (bool(one.when), not one.name.endswith("kind")))
+        for place, one in enumerate(self.dimensions):
+            known = [other.name for other in self.dimensions[:place]]
             if unknown := one.when.keys() - known:
                 raise GermlineError(
                     f"sweep: {one.name}: `when` names {min(unknown)}, and the settings searched "
-                    f"before are {', '.join(sorted(known)) or 'none'}"
+                    f"before are {', '.join(known) or 'none'}"
                 )
-            known.add(one.name)
-        self.dimensions = tuple(dimensions)
-
-    @classmethod
-    def read(cls, file: Path) -> "SweepSpace":
-        """Read a space file."""
-        return cls(read_file(file, "sweep --over"))
 
     @property
     def needs_probe(self) -> bool:
@@ -139,39 +123,38 @@ class SweepSpace:
                         f"sweep: {one.name}: a range in units of the probe is for "
                         f"{' and '.join(units)}: use log or linear"
                     )
-                others = {key: value for key, value in given[one.name].items() if key != "probe"}
                 ends = [rounded(units[one.name] * end) for end in one.values]
+                others = {key: value for key, value in given[one.name].items() if key != "probe"}
                 given[one.name] = {"log": ends, **others}
         return SweepSpace(given)
 
-    def settings(self, draw: Callable[[Dimension], Any], fixed: Settings | None = None) -> Settings:
-        """Return the settings of a trial: fixed ones, else drawn, where their condition holds."""
-        chosen: Settings = {}
-        given = fixed or {}
+    def settings(self, draw: Callable[[Dimension], Any]) -> dict[str, Any]:
+        """Return the settings of a trial, drawn one by one, where their condition holds."""
+        chosen: dict[str, Any] = {}
         for one in self.dimensions:
             if one.is_searched(chosen):
-                chosen[one.name] = given[one.name] if one.name in given else draw(one)
+                chosen[one.name] = draw(one)
         return chosen
 
-    def grid(self) -> list[Settings]:
+    def grid(self) -> list[dict[str, Any]]:
         """Return all trials of a grid."""
-        trials: list[Settings] = [{}]
+        trials: list[dict[str, Any]] = [{}]
         for one in self.dimensions:
+            choices = [{one.name: value} for value in one.grid]
             trials = [
                 trial | more
                 for trial in trials
-                for more in [{one.name: value} for value in one.grid if one.is_searched(trial)]
-                or [{}]
+                for more in (choices if one.is_searched(trial) else [{}])
             ]
         return trials
 
-    def corners(self) -> Iterator[Settings]:
+    def corners(self) -> Iterator[dict[str, Any]]:
         """Yield trials in which every value of a list and every end of a range occurs."""
         for varied in self.dimensions:
-            condition = {name: values[0] for name, values in varied.when.items()}
             for value in varied.values:
-                fixed = condition | {varied.name: value}
-                yield self.settings(lambda one: one.values[0], fixed)
+                fixed = {name: values[0] for name, values in varied.when.items()}
+                fixed[varied.name] = value
+                yield self.settings(lambda one: fixed.get(one.name, one.values[0]))  # noqa: B023
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[str]:
@@ -181,20 +164,19 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
 
 def rounded(value: float) -> float:
     """Round a number to three significant digits."""
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.3g}")
 
 
 def _dimension(name: str, entry: object) -> Dimension:
-    given = {"values": entry} if isinstance(entry, list) else entry
-    scales = [key for key in given if key != "when"] if isinstance(given, Mapping) else []
-    if isinstance(given, Mapping) and len(scales) == 1 and scales[0] in SCALES:
-        (scale,), values, when = scales, given[scales[0]], given.get("when") or {}
-        if _is_range(scale, values) and isinstance(when, Mapping):
-            conditions = {
-                other: tuple(some) if isinstance(some, list) else (some,)
-                for other, some in when.items()
-            }
-            return Dimension(name, scale, tuple(values), conditions)
+    given: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {"values": entry}
+    when = given.pop("when", {})
+    scale, values = next(iter(given.items()), ("", ()))
+    if len(given) == 1 and _is_range(scale, values) and isinstance(when, Mapping):
+        conditions = {
+            other: some if isinstance(some, list) else [some] for other, some in when.items()
+        }
+        ends = map(rounded, values) if scale in ("log", "linear") else values
+        return Dimension(name, scale, tuple(ends), conditions)
     raise GermlineError(
         f"sweep: {name}: {entry!r} is no range: give a list of two values or more, each once, or "
         "one of {log: [a, b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: "
@@ -204,15 +186,14 @@ def _dimension(name: str, entry: object) -> Dimension:
     )
 
 
-def _is_range(scale: str, values: object) -> bool:
+def _is_range(scale: str, values: Any) -> bool:
     """Whether these can be the values of a list, or the ends of a range."""
-    texts = {json.dumps(one, sort_keys=True) for one in values} if isinstance(values, list) else ()
-    if not isinstance(values, list) or len(texts) < max(2, len(values)):
+    if scale not in SCALES or not isinstance(values, list):
         return False
     if scale == "values":
-        return True
+        return len({json.dumps(one, sort_keys=True) for one in values}) == len(values) > 1
     numbers = {int} if scale == "int" else {int, float}
-    if len(values) != 2 or {type(one) for one in values} - numbers:
+    if len(values) != 2 or {*map(type, values)} - numbers:
         return False
-    is_above = values[0] > 0 or scale not in ("log", "probe")
-    return is_above and values[0] < values[1] and math.isfinite(values[1] - values[0])
+    low, high = values if scale == "int" else map(rounded, values)
+    return low < high and (low > 0 or scale not in ("log", "probe"))

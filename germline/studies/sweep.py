@@ -8,11 +8,12 @@ import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from germline.config import Config, load_config
 from germline.config.base import Section, as_override
@@ -71,12 +72,6 @@ class SweepOptions(Section):
     def _names(cls, value: object) -> object:
         return tuple(value.split(",")) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _check(self) -> Any:
-        if not self.budget.limits and not self.is_grid:
-            raise ValueError("give a budget of all trials, such as --budget rollouts=40000")
-        return self
-
     @property
     def samplers(self) -> list[str]:
         """The sampler, and random search where it is beside it."""
@@ -96,10 +91,12 @@ class SweepOptions(Section):
         return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
 
 
+@dataclass
 class Sweep:
     """A sweep that can be run.
 
     Attributes:
+        space: what is searched; ranges in units of the probe have numbers once it is prepared.
         probed: settings that the probe has chosen.
         limit: rollouts of a run of a trial.
         rungs: rollouts of a run after which trials are compared.
@@ -114,19 +111,16 @@ class Sweep:
             the budget is too small for a trial.
     """
 
-    def __init__(
-        self,
-        source: str,
-        overrides: Sequence[str],
-        space: SweepSpace,
-        out: Path,
-        options: SweepOptions,
-    ) -> None:
-        self.source, self.overrides, self.out, self.options = source, overrides, out, options
-        self.space = space  # ranges in units of the probe have numbers once it is prepared
-        self.base = load_config(source, overrides)
+    source: str
+    overrides: Sequence[str]
+    space: SweepSpace
+    out: Path
+    options: SweepOptions
+
+    def __post_init__(self) -> None:
+        options, self.base = self.options, load_config(self.source, self.overrides)
         self.probed: list[str] = []
-        self.lock = FileLock(out / ".sweep.lock")
+        self.lock = FileLock(self.out / ".sweep.lock")
         rows = rollouts_of(self.base)
         self.limit = self.base.budget.rollouts or rows * self.base.generations
         self.rungs = rungs_of(self.limit, rows)
@@ -140,6 +134,10 @@ class Sweep:
         options, dimensions = self.options, self.space.dimensions
         are_numbers = all(one.scale != "values" and not one.when for one in dimensions)
         is_plain = are_numbers and len(dimensions) > 1 and len(options.objectives) == 1
+        if not options.budget.limits and not options.is_grid:
+            raise GermlineError(
+                "sweep: give a budget of all trials, such as --budget rollouts=40000"
+            )
         if options.sampler == "cmaes" and not is_plain:
             raise GermlineError(
                 "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions, for "

@@ -309,8 +309,8 @@ class SweepResults:
         tied = [str(one.number) for one in self.ranked if one.mean == self.ranked[0].mean]
         if len(tied) > 1:
             lines.append(f"trials {', '.join(tied)} have the same, best mean score")
-        if self.ranked and self.best is None:
-            lines.append(NO_BEST)
+        if self.best is None and all(one.state != "running" for one in self.trials):
+            lines.append(NO_BEST if self.complete else self._none_complete())
         elif self.best and self.best.tested.counted:
             lines.append(self._optimism(self.best))
         if len(self.facts["objectives"]) > 1:
@@ -323,6 +323,16 @@ class SweepResults:
                 score = self.shown(self.shrunk(best))
                 lines.append(f"{sampler}: {score} at best (shrunk) with {cost:,.0f} rollouts")
         return lines
+
+    def _none_complete(self) -> str:
+        """Say why no trial has ended with a score, and what to change."""
+        reasons = "; ".join([*dict.fromkeys(one.reason for one in self.trials)][:3])
+        rows = [row for one in self.trials for run in one.runs for row in run.rows]
+        is_silent = rows and all(row["zero_signal"] for row in rows)
+        return (
+            f"no trial reached the last rung with a score ({reasons}): search other values, or "
+            f"{'take an easier task' if is_silent else 'give a larger budget'}"
+        )
 
     def _optimism(self, best: SweepTrial) -> str:
         """Compare the score of the best trial with those of its tests, and with other tests."""

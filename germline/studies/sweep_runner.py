@@ -87,23 +87,14 @@ class SweepRunner(RunProcesses):
         """Train trials until the budget is spent, then test the best ones.
 
         Raises:
-            GermlineError: no trial reached the last rung, or the storage cannot be used.
+            GermlineError: trials fail one after another, or the storage cannot be used.
         """
         self.in_threads(self._work, range(self._jobs), self._jobs)
         if self.is_stopping:
             return
-        results = self._read()
-        if not results.complete:
-            reasons = "; ".join([*dict.fromkeys(one.reason for one in results.trials)][:3])
-            rows = [row for one in results.trials for run in one.runs for row in run.rows]
-            no_signal = rows and all(row["zero_signal"] for row in rows)
-            others = "take an easier task" if no_signal else "give a larger budget"
-            raise GermlineError(
-                f"sweep: none of {len(results.trials)} trials reached the last rung with a score "
-                f"({reasons}): search other values, or {others}"
-            )
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
         (self._sweep.out / "best.json").unlink(missing_ok=True)  # of an earlier call
+        results = self._read()
         if best := results.best:
             given = [
                 one for one in self._sweep.overrides if not FIXED.fullmatch(one.partition("=")[0])

@@ -13,9 +13,16 @@ from safetensors.torch import load_file, save_file
 import germline
 from germline.analysis import analyze, open_weights
 from germline.analysis.request import Request
-from germline.analysis.score_lines import LINE, directions_of, line_shape, shape_text
-from germline.analysis.score_tries import ALL, HEAD, tensor_groups
 from germline.analysis.scorer import Point, ScoreSettings, open_scorer
+from germline.analysis.scores import (
+    ALL,
+    HEAD,
+    LINE,
+    layer_groups,
+    line_shape,
+    shape_text,
+    steps_of,
+)
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
@@ -101,7 +108,7 @@ def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
 
 
 def test_the_head_and_the_thirds_of_the_layers_are_groups(scorer):
-    groups = tensor_groups(scorer)
+    groups = layer_groups(scorer)
     assert groups[ALL] == frozenset(scorer.start.shapes)
     assert groups[HEAD] < groups[ALL]
     assert len(groups[HEAD]) == 1
@@ -182,17 +189,14 @@ def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
 def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
     opened = scorer.request.opened
     learned, held_out = (scorer.norm(scorer.deviations(one)) for one in opened)
-    points = directions_of(scorer, opened)
-    run = opened[0]
-    (point,) = points("held out", run, 0.5)
-    share, weights = point.parts[1]
-    assert (point.parts[0], weights) == ((1.0, run), opened[1])
+    run, steps = opened[0], steps_of(scorer, opened)
+    at = {name: [one.after(((1.0, run),), 0.5) for one in some] for name, some in steps.items()}
+    share, weights = at["held out"][0].parts[1]
+    assert (at["held out"][0].parts[0], weights) == ((1.0, run), opened[1])
     assert share == pytest.approx(0.5 * learned / held_out)
-    assert [one.parts for one in points("learned", run, 0.5)] == [((1.0, run), (0.5, run))]
-    assert [one.parts for one in points("learned", run, 0.0)] == [((1.0, run),)]
-    noisy = points("random", run, 0.5)
-    assert scorer.norm(noisy[0].noise) == pytest.approx(0.5 * learned)
-    assert [one.trial for one in noisy] == [0, 1, 2]
+    assert [one.parts for one in at["learned"]] == [((1.0, run), (0.5, run))]
+    assert scorer.norm(at["random"][0].noise) == pytest.approx(0.5 * learned)
+    assert [one.trial for one in at["random"]] == [0, 1, 2]
 
 
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):

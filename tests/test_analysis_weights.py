@@ -67,6 +67,18 @@ def test_a_run_has_the_weights_that_its_engine_rebuilds(trained, generation, tmp
     assert all(torch.equal(weights.base.read(name), nano[name]) for name in nano)
 
 
+def test_a_run_is_compared_with_its_fork(trained, tmp_path):
+    path, _ = trained
+    fork = finish(germline.fork(path, 0, ["generations=1"], tmp_path / "fork"))
+    opened: list[Any] = [open_weights(one, folder=tmp_path) for one in (path, fork)]
+    assert opened[1].start.digest == open_weights(path, 0, folder=tmp_path).digest
+    assert opened[1].base is opened[1].start
+    check_same_start(opened)
+    assert opened[1].base.digest == opened[0].base.digest
+    (pair,) = analyze("cosine", [path, fork]).values["pairs"]
+    assert pair["pair"] == ["run", "fork"]
+
+
 def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
     vote = {"method": {"kind": "randopt", "ensemble_size": 2}, "generations": 1}
     strategy = {"population": 4, "sigma": 0.5}
@@ -157,7 +169,8 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     assert second.base is second.start
     name = next(name for name in first.shapes if name.endswith("up_proj.weight"))
     torch.testing.assert_close(second.base.read(name), first.read(name))
-    assert "compare runs of one start" in refusal(check_same_start, [first, second])
+    check_same_start([first, second])
+    assert second.base.digest == first.base.digest != second.start.digest
     for one in (path, again):  # two runs of one name, without signal: their charts are empty
         result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
         assert not result.rows

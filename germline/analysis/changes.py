@@ -32,6 +32,7 @@ some of them alike.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -40,14 +41,14 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from germline.analysis.groups import (
+from germline.analysis.request import (
+    Request,
+    Result,
     lines,
     methods_of,
-    names_by_layer,
-    names_by_module,
     pairs_by_method,
+    tensor_groups,
 )
-from germline.analysis.request import Request, Result
 from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
 from germline.evaluation.statistics import Interval
@@ -96,39 +97,31 @@ class DeltaSettings(Section):
 
 def deltas(request: Request, settings: DeltaSettings) -> Result:
     """Measure the change of every tensor of every source."""
-    names, tensors = request.names, {}
+    tensors: dict[str, dict[str, Row]] = {}
     rows: list[Row] = []
-    layers: list[Row] = []
     for one, method in zip(request.opened, methods_of(request.labels), strict=True):
-        walk = _walk(one)
-        of = tensors[one.label] = {
-            name: request.row(f"{one.label} {name}", _measure, one, name, settings.spectrum_width)
-            for name in names
-        }
-        for name, row in of.items():
-            unit = one.units.get(name, 0.0) * math.sqrt(row["size"])
-            row["random_walk"] = None if walk is None else unit * walk
-        kinds = {**names_by_module(names), "all": names}
-        rows += [
-            {"source": one.label, "module": kind, **_total([of[name] for name in some])}
-            for kind, some in kinds.items()
-        ]
-        curve = {"method": method, "walk": f"{method}: walk"}
-        layers += [
-            {**curve, "layer": layer, **_total([of[name] for name in some])}
-            for layer, some in names_by_layer(names).items()
-        ]
-    norms = lines(layers, "method", "layer", "norm")
-    walks = lines(layers, "walk", "layer", "random_walk", "dashed")
-    visible = lines(layers, "method", "layer", "visible_in_bf16")
+        walk, of = _walk(one), tensors.setdefault(one.label, {})
+        for name in request.names:
+            key = f"{one.label} {name}"
+            of[name] = request.row(key, _measure, one, name, settings.spectrum_width)
+            unit = one.units.get(name, 0.0) * math.sqrt(of[name]["size"])
+            of[name]["random_walk"] = None if walk is None else unit * walk
+        for group, some in tensor_groups(request.names).items():
+            about = {"source": one.label, "method": method, "module": group}
+            rows.append(about | _total([of[name] for name in some]))
+    layers = [row for row in rows if isinstance(row["module"], int)]
+    norms = lines(layers, "method", "module", "norm")
+    walks = lines(layers, "method", "module", "random_walk", "dashed")
+    walks = [replace(walk, label=f"{walk.label}: walk") for walk in walks]
     is_any = any(row["norm"] for row in layers)
+    visible = lines(layers, "method", "module", "visible_in_bf16")
     charts = [
         Chart("norm of the change", "", "layer", [*norms, *walks], log_y=is_any),
         Chart("share visible in bf16", "", "layer", visible),
     ]
     alike = [row for row in rows if row["module"] == "all" and not row["norm"]]
     notes = [f"{row['source']}{UNCHANGED}" for row in alike]
-    changed = [row for row in rows if row["norm"]]
+    changed = [row for row in rows if row["norm"] and row not in layers]
     return Result("Change of the weights", COLUMNS, changed, charts, {"tensors": tensors}, notes)
 
 
@@ -142,13 +135,8 @@ def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
         sums += torch.stack([*squares, change.count_nonzero(), visible])
     size = math.prod(shape)
     change, start, changed, visible = sums.tolist()
-    row = {
-        "size": size,
-        "norm": math.sqrt(change),
-        "start_norm": math.sqrt(start),
-        "changed": changed / size,
-        "visible_in_bf16": visible / size,
-    }
+    norms = {"size": size, "norm": math.sqrt(change), "start_norm": math.sqrt(start)}
+    row = {**norms, "changed": changed / size, "visible_in_bf16": visible / size}
     if change and len(shape) == 2 and size <= MOST:
         row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
     return row
@@ -242,35 +230,35 @@ def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
 
 def cosine(request: Request, settings: Section) -> Result:
     """Measure the cosines of all pairs of sources."""
-    opened, names = request.opened, request.names
+    opened, names, labels = request.opened, request.names, request.labels
     if len(opened) < 2:
         raise GermlineError(
             "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
         )
     kept = [request.row(name, _measure_all, opened, name) for name in names]
-    labels, groups = request.labels, pairs_by_method(request.labels)
     rows: list[Row] = []
     of_pairs: list[Row] = []
     layers: list[Row] = []
-    for methods, pairs in groups.items():
-        sums = pair_sums(kept, pairs)
-        for kind, some in {"all": names, **names_by_module(names)}.items():
+    by_method = pairs_by_method(labels)
+    for methods, pairs in by_method.items():
+        sums, is_many = pair_sums(kept, pairs), len(by_method) > MOST_CURVES
+        curve = "different methods" if is_many and " and " in methods else methods
+        for group, some in tensor_groups(names).items():
             part = sums[:, np.isin(names, some)]
             values = agreement(part)
             known = ~np.isnan(values["cosine"])
-            if known.any():
-                means = {key: float(value[known].mean()) for key, value in values.items()}
-                cosine = means["cosine"], interval(part[:, :, known])
-                row = {"methods": methods, "module": kind, "pairs": int(known.sum())}
-                rows.append({**row, **means, "cosine": cosine})
-        cosines = zip(pairs, agreement(sums)["cosine"].tolist(), strict=True)
-        of_pairs += [{"pair": [labels[a], labels[b]], "cosine": one} for (a, b), one in cosines]
-        is_many = len(groups) > MOST_CURVES and " and " in methods
-        for layer, some in names_by_layer(names).items():
-            values = agreement(sums[:, np.isin(names, some)])
-            curve = {"curve": "different methods" if is_many else methods, "layer": layer}
-            for one, chance in zip(values["cosine"], values["chance"], strict=True):
-                layers.append({**curve, "cosine": one, "of": "chance", "chance": chance})
+            if isinstance(group, int):
+                each = zip(values["cosine"], values["chance"], strict=True)
+                about = {"curve": curve, "of": "chance", "layer": group}
+                layers += [{**about, "cosine": one, "chance": chance} for one, chance in each]
+            elif known.any():
+                means: Row = {key: float(value[known].mean()) for key, value in values.items()}
+                means["cosine"] = means["cosine"], interval(part[:, :, known])
+                row = {"methods": methods, "module": group, "pairs": int(known.sum())}
+                rows.append(row | means)
+            if group == "all":
+                each = zip(pairs, values["cosine"].tolist(), strict=True)
+                of_pairs += [{"pair": [labels[a], labels[b]], "cosine": c} for (a, b), c in each]
     norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
     notes = [f"{label}{UNCHANGED}" for label in compress(labels, norms == 0)]
     curves = lines(layers, "curve", "layer", "cosine")

@@ -1,66 +1,30 @@
-"""What an analysis is asked and what it answers: sources with a start, and a table with charts.
+"""What an analysis is asked and what it answers: opened sources, and a table with charts.
 
-`ANALYSES` is the table: an analysis is a function of a module of this package, whose settings are
-the section that its signature names. Rows that a long analysis has measured are kept beside the
-result, so an interrupted one goes on where it stopped.
+Rows that a long analysis has measured are kept beside the result, so an interrupted one goes on
+where it stopped. Tables and charts average tensors by layer and kind of module, and sources by
+method.
 """
 
 import hashlib
-import importlib
-import shutil
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import MappingProxyType
-from typing import Any, Literal, cast, get_type_hints
+from statistics import fmean
+from typing import Any, cast
 
-import yaml
-from torch import nn
-
-from germline.analysis.groups import short_labels
-from germline.analysis.weights import (
-    Generation,
-    Source,
-    Weights,
-    check_same_start,
-    open_weights,
-    shared_names,
-)
-from germline.config.base import Section, make_section
-from germline.record.atomic_files import (
-    Row,
-    append_rows,
-    check_writable,
-    keep_rows,
-    plain,
-    read_rows,
-    write_atomically,
-    write_json,
-)
-from germline.report import plots
-from germline.report.charts import Chart
+from germline.analysis.weights import Weights, shared_names
+from germline.config.base import Section
+from germline.evaluation.statistics import Interval
+from germline.record.atomic_files import Row, append_rows, keep_rows, plain, read_rows
+from germline.report.charts import Chart, Series, Style
 from germline.report.text_format import number, with_interval
-from germline.run.weights import export
-from germline.spaces.peft_files import is_adapter
-from germline.types import GermlineError
 
-Analysis = Literal[
-    "deltas", "cosine", "trajectory", "modes", "robustness", "directions", "coverage"
-]
-
-ANALYSES: Mapping[Analysis, str] = {
-    "deltas": "changes",
-    "cosine": "changes",
-    "trajectory": "trajectory",
-    "modes": "score_lines",
-    "robustness": "score_tries",
-    "directions": "score_lines",
-    "coverage": "score_tries",
-}
-"""The analyses that `analyze` knows, and their modules."""
+Estimate = tuple[float, Interval]
+"""A mean, and its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -150,120 +114,73 @@ class Request:
         return self._rows[key]
 
 
-def analyze(  # noqa: PLR0913 - all that a result depends on
-    what: Analysis,
-    sources: Sequence[Source],
-    *,
-    start: Source | None = None,
-    generations: Sequence[Generation] = (None,),
-    out: Path | str | None = None,
-    settings: Mapping[str, Any] = MappingProxyType({}),
-    emit: Literal["mergekit"] | None = None,
-    watch: Callable[[str], None] = lambda _: None,
-) -> Result:
-    """Analyze what training did to weights.
+def tensor_groups(names: Sequence[str]) -> dict[str | int, list[str]]:
+    """Return the tensors of each layer, by its number, and of each kind of module; last, `all`.
 
-    Args:
-        what: the analysis.
-        sources: run directories, model folders, PEFT adapters, hub ids, loaded models.
-        start: the model that the folders and loaded models were trained from.
-        generations: of the runs, see `germline.export`; several are compared with each other.
-        out: folder for WHAT.json and WHAT.png, and for what lets the same call continue;
-            None writes no file.
-        settings: of the analysis, see its module.
-        emit: `mergekit` also writes merge.yaml, the merge of the sources, and exports the runs.
-        watch: is called with what is measured now.
-
-    Raises:
-        GermlineError: a source cannot be opened, the sources do not belong together, or a setting
-            is wrong.
+    Kinds are such as `q_proj` or `q_proj.bias`.
     """
-    one_source = isinstance(sources, str | Path | nn.Module)
-    if what not in ANALYSES or not sources or one_source:
-        names = ", ".join(ANALYSES)
-        raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
-    measure = getattr(importlib.import_module(f"germline.analysis.{ANALYSES[what]}"), what)
-    section = make_section(get_type_hints(measure)["settings"], settings, "analyze: ", "")
-    with ExitStack() as stack:
-        folder = Path(out or stack.enter_context(TemporaryDirectory()))
-        check_writable(folder, folder=True)
-        rebuilt = folder / f"{what}-weights"
-        stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
-        opened = _opened(sources, generations, start, rebuilt, watch)
-        request = Request(what, opened, section, folder, watch)
-        result: Result = measure(request, section)
-        if out:
-            write_json(folder / f"{what}.json", result.as_json())
-        if out and result.charts:
-            plots.draw_panels(folder / f"{what}.png", result.title, result.charts)
-        if out and emit:
-            merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
-            result = replace(result, notes=[*result.notes, merge])
-    return result
+    layers: dict[str | int, list[str]] = {}
+    kinds: dict[str | int, list[str]] = {}
+    for name in names:
+        if layer := re.search(r"\.(\d+)\.", name):
+            layers.setdefault(int(layer[1]), []).append(name)
+        kind = re.sub(r".*\.(?!bias$)", "", name.removesuffix(".weight"))
+        kinds.setdefault(kind, []).append(name)
+    return {**{layer: layers[layer] for layer in sorted(layers)}, **kinds, "all": [*names]}
 
 
-def _opened(
-    sources: Sequence[Source],
-    generations: Sequence[Any],
-    start: Source | None,
-    folder: Path,
-    watch: Callable[[str], None],
-) -> list[Weights]:
-    """Open each source after each generation; all must have one start model."""
-    began = None if start is None else open_weights(start, folder=folder)
-    opened = []
-    for source in sources:
-        watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
-        opened += [open_weights(source, one, began, folder=folder) for one in generations]
-    for one in opened:
-        if one.start is None:
-            raise GermlineError(
-                f"analyze: {one.label} is a model without its training: name the model it began "
-                "with (--start MODEL)"
-            )
-    check_same_start(opened)
-    for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
-        one.label = label
-    return opened
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """Return a label for each path: its last name, with METHOD before `seed-0`.
 
-
-def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
-    """Write the YAML of a merge of sources for the program `mergekit`; return its path.
-
-        merged = start + sum_i weight_i (model_i - start)    task arithmetic (Ilharco et al. 2023)
-
-    With weights of 1 / models, as written, this is the mean of the models (model soup, `linear`).
-    Runs are exported into a folder beside the file.
+    Where two are alike, whole paths are returned, with numbers where they are alike as well, such
+    as the names of loaded models: results are kept by label.
     """
-    exports, base = folder / "models", opened[0].base
-    start = base.path if base and base.path else _exported(opened[0], -1, exports)
-    models = []
-    for one in opened:
-        place = one.path or _exported(one, one.generation, exports)
-        model = {"model": _named(start), "lora": _named(place)}
-        model = model if is_adapter(place) else {"model": _named(place)}
-        models.append({"model": model, "parameters": {"weight": 1 / len(opened)}})
-    merge = {
-        "merge_method": "task_arithmetic",
-        "base_model": {"model": _named(start)},
-        "models": models,
-        "dtype": "float32",
-    }
-    write_atomically(folder / "merge.yaml", yaml.safe_dump(merge, sort_keys=False).encode())
-    return folder / "merge.yaml"
+    paths = [Path(label) for label in labels]
+    short = ["/".join(one.parts[-1 - one.name.startswith("seed-") :]) for one in paths]
+    numbered = [
+        label if labels.count(label) == 1 else f"{label} ({labels[: at + 1].count(label)})"
+        for at, label in enumerate(labels)
+    ]
+    return short if len({*short}) == len(short) else numbered
 
 
-def _named(folder: Path) -> dict[str, str]:
-    # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
-    return {"path": str(folder.resolve())}
+def methods_of(labels: Sequence[str]) -> list[str]:
+    """Return the method of each source; those of a folder of run seeds are of one method."""
+    folders = [re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label) for label in labels]
+    different = [*dict.fromkeys(folders)]
+    short = dict(zip(different, short_labels(different), strict=True))
+    return [short[folder] for folder in folders]
 
 
-def _exported(one: Weights, generation: int, folder: Path) -> Path:
-    if one.directory is None:
-        raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
-    key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
-    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
-    if not path.exists():
-        is_vote = not one.directory.config.method.trains_center and generation != -1
-        export(one.directory.path, path, "merged", None if is_vote else generation)
-    return path
+def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]]:
+    """Return the pairs of sources, those between seeds of the same two methods together."""
+    methods = methods_of(labels)
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for first, second in combinations(range(len(labels)), 2):
+        names = dict.fromkeys([methods[first], methods[second]])
+        pairs.setdefault(" and ".join(names), []).append((first, second))
+    return pairs
+
+
+def lines(
+    rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line", first_color: int = 0
+) -> list[Series]:
+    """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
+
+    Its band is the range of several rows, or the interval of a single mean that has one; dashed
+    lines have none.
+    """
+    found = []
+    for color, label in enumerate(dict.fromkeys(row[by] for row in rows), first_color):
+        at: dict[float, list[tuple[float, float, float]]] = {}
+        for row in rows:
+            value, ends = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
+            if row[by] == label and value is not None and not math.isnan(value):
+                at.setdefault(row[x], []).append((value, *ends))
+        if at:
+            mean = [fmean(one[0] for one in some) for some in at.values()]
+            low = [min(one[1] for one in some) for some in at.values()]
+            high = [max(one[2] for one in some) for some in at.values()]
+            band = (low, high) if low != high and style == "line" else ([], [])
+            found.append(Series(label, [*at], mean, *band, color, style))
+    return found

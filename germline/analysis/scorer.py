@@ -25,8 +25,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from germline import noise
-from germline.analysis.groups import Estimate
-from germline.analysis.request import Request
+from germline.analysis.request import Estimate, Request
 from germline.analysis.weights import Weights
 from germline.config import InProcess, load_config
 from germline.config.base import Section
@@ -42,8 +41,6 @@ from germline.record.atomic_files import Row
 from germline.run.build_parts import make_engine, make_graders
 from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evaluation
 from germline.types import Completion, Evaluation, Example, GermlineError
-
-COLUMNS = ("score", "kl_per_token", "kl_per_text", "behavior", "broken")
 
 Values = Float64[np.ndarray, " examples"]
 
@@ -82,6 +79,12 @@ class Point:
     parts: tuple[tuple[float, Weights], ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
     trial: int = 0
+
+    def after(self, parts: tuple[tuple[float, Weights], ...], distance: float) -> "Point":
+        """Return the point at a distance from other parts, in direction of this one."""
+        scaled = [(distance * coefficient, weights) for coefficient, weights in self.parts]
+        noise = {name: distance * size for name, size in self.noise.items()}
+        return Point((*parts, *scaled), noise, self.trial)
 
     @property
     def key(self) -> str:
@@ -142,12 +145,9 @@ class WeightsScorer:
     def scores_at(
         self, point: Point = Point(), samples: int = 1, temperature: float = 0.0
     ) -> PointScore:
-        """Score a point, or return its score that an interrupted analysis has kept.
+        """Score a point, by default the start, or return a score that was kept.
 
-        Args:
-            point: default: the start.
-            samples: completions of each example.
-            temperature: of the completions; default: greedy.
+        Each example has so many completions at the temperature; 0 is greedy.
         """
         key = f"{samples} at {temperature!r}: {point.key}"
         row = self.request.row(key, self._measure, point, samples, temperature)
@@ -176,30 +176,31 @@ class WeightsScorer:
         return self.engine
 
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
-        examples, metric = self.evaluated.examples, self.evaluated.task.metric
-        evaluation = self._answered(point, samples, temperature)
-        values = values_by_sample(evaluation, metric, examples)
+        evaluation, turns = self._answered(point, samples, temperature)
+        metric = self.evaluated.task.metric
+        values = values_by_sample(evaluation, metric, self.evaluated.examples)
         if np.isnan(values).all():
             raise GermlineError(
                 f"{self.request.what}: no answer has the metric {metric}: see what `germline eval` "
                 "says of it"
             )
-        facts = self._facts(point, self._turns(evaluation)) if samples == 1 else {}
+        facts = self._facts(point, turns) if samples == 1 else {}
         return {"samples": values.tolist(), "facts": facts}
 
-    def _answered(self, point: Point, samples: int = 1, temperature: float = 0.0) -> Evaluation:
+    def _answered(
+        self, point: Point, samples: int = 1, temperature: float = 0.0
+    ) -> tuple[Evaluation, list[tuple[Example, Completion]]]:
+        """Return the evaluation of a point, and all turns of the model with what it was asked."""
         self.serve(point)
         decoding = replace(self.evaluated.decoding, temperature=temperature)
-        return self.fleet.evaluate_center(self.evaluated.examples, decoding, samples)
-
-    def _turns(self, evaluation: Evaluation) -> list[tuple[Example, Completion]]:
+        evaluation = self.fleet.evaluate_center(self.evaluated.examples, decoding, samples)
         asked = {example.index: example for example in self.evaluated.examples}
         turns = (model_turns(asked[one.example], one) for one in evaluation.rollouts)
-        return [*chain.from_iterable(turns)]
+        return evaluation, [*chain.from_iterable(turns)]
 
     @cached_property
     def _start_answers(self) -> list[Answer]:
-        turns = self._turns(self._answered(Point()))
+        turns = self._answered(Point())[1]
         return [Answer(example.prompt, said, example.answer) for example, said in turns]
 
     def _facts(self, point: Point, turns: Sequence[tuple[Example, Completion]]) -> Row:
@@ -279,16 +280,12 @@ def score_and_interval(values: Values) -> Estimate:
     return score.mean, confidence_interval(score, bootstrap=True)
 
 
-def mean_and_interval(differences: Values) -> Estimate:
-    """Return the mean of paired differences that are known, with its 95 % interval."""
-    known = _known(differences)
-    return float(np.mean(known)), score_difference.difference_interval(known)
+def paired_difference(differences: Values) -> tuple[Estimate, int]:
+    """Return the mean of paired differences that are known, with its 95 % interval, and its sign.
 
-
-def certain_sign(differences: Values) -> int:
-    """Return the sign of the mean of paired differences, 0 if chance explains it."""
-    return score_difference.certain_sign(_known(differences))
-
-
-def _known(values: Values) -> tuple[float, ...]:
-    return tuple(np.round(values[np.isfinite(values)], 12).tolist())  # 0.3 - 0.1 is not 0.2
+    The sign is 0 if chance explains it.
+    """
+    finite = differences[np.isfinite(differences)]
+    known = tuple(np.round(finite, 12).tolist())  # 0.3 - 0.1 is not 0.2
+    interval = score_difference.difference_interval(known)
+    return (float(np.mean(known)), interval), score_difference.certain_sign(known)

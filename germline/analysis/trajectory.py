@@ -142,8 +142,7 @@ def _charts(rows: Sequence[Row]) -> list[Chart]:
         first, second = zip(*row["directions"], strict=True)
         paths.append(Series(key, first, second, color=color))
         distances.append(Series(key, steps, row["moved"], color=color))
-        walk = Series(f"{key}: walk", steps, row["walked"], color=color, style="dashed")
-        distances.append(walk)
+        distances.append(Series(f"{key}: walk", steps, row["walked"], color=color, style="dashed"))
     return [
         Chart("2nd principal direction", "", "1st principal direction", paths),
         Chart("distance from the start", "", "steps", distances),

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -26,7 +26,11 @@ from germline.config.config_files import model_source
 from germline.engines.checkpoint_files import FLOATS, check_not_quantized, safetensors_files
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
-from germline.engines.pretrained import local_model_folder, silence_transformers
+from germline.engines.pretrained import (
+    local_model_folder,
+    silence_transformers,
+    unpacked_source,
+)
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors
@@ -64,7 +68,8 @@ class Weights:
         identity: what decides the values, for results that are kept; new for a loaded model.
         path: the folder of a model or an adapter; None of a run.
         start: the weights that training began with; None where the source does not say.
-        base: the model that an adapter is added to, or else the start; None: these weights.
+        base: the model that an adapter is added to, or else the start; None: these weights. The
+            base of the start of a fork is the model that its first ancestor began with.
         units: of a run, by name, what sigma and learning rate are multiples of.
         directory: of a run.
         generation: of a run, the last update that is included.
@@ -91,6 +96,10 @@ class Weights:
     def digest(self) -> str:
         """The digest of all tensors, sorted by name; each is read once."""
         return root_digest(tensor_digests({name: self.read(name)})[name] for name in self.shapes)
+
+    def equals(self, other: "Weights") -> bool:
+        """Tell whether all tensors are equal; those of equal files are not read."""
+        return self.identity == other.identity or self.digest == other.digest
 
 
 def open_weights(
@@ -137,32 +146,36 @@ def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tens
 
 
 def check_same_start(sources: Sequence[Weights]) -> None:
-    """Refuse sources of which training began with different models: deltas would not compare."""
-    first, *others = (one.base or one for one in sources)
-    for one, base in zip(sources[1:], others, strict=True):
-        if base.identity != first.identity and base.digest != first.digest:
+    """Refuse sources of which training began with different models: deltas would not compare.
+
+    Where a run is beside its fork, the base of both is the model that the first one began with.
+    """
+    bases = [one.base or one for one in sources]
+    if not all(map(bases[0].equals, bases)):
+        bases = [one.base or one for one in bases]
+    for one, base in zip(sources, bases, strict=True):
+        one.base = base
+        if not base.equals(bases[0]):
             raise GermlineError(
-                f"analyze: {sources[0].label} began with weights of digest {first.digest[:16]} "
-                f"({first.label}), and {one.label} with {base.digest[:16]} ({base.label}): "
+                f"analyze: {sources[0].label} began with weights of digest {bases[0].digest[:16]} "
+                f"({bases[0].label}), and {one.label} with {base.digest[:16]} ({base.label}): "
                 "compare runs of one start model"
             )
 
 
 def shared_names(models: Sequence[Weights]) -> list[str]:
     """Return the tensors that all models have, sorted by name; refuse tensors of other shapes."""
-    first = models[0]
-    names = sorted(set.intersection(*({*one.shapes} for one in models)))
+    first, names = models[0], sorted(set.intersection(*({*one.shapes} for one in models)))
+    labels = ", ".join(dict.fromkeys(one.label for one in models))
+    why = "" if names else f"no tensor is in all of {labels}"
     for one, name in product(models, names):
-        if one.shapes[name] != first.shapes[name]:
-            raise GermlineError(
-                f"analyze: {name} has shape {list(one.shapes[name])} in {one.label}, and "
-                f"{list(first.shapes[name])} in {first.label}: compare models of one architecture"
+        if (shape := one.shapes[name]) != first.shapes[name]:
+            shapes = (
+                f"{list(shape)} in {one.label}, and {list(first.shapes[name])} in {first.label}"
             )
-    if not names:
-        labels = ", ".join(dict.fromkeys(one.label for one in models))
-        raise GermlineError(
-            f"analyze: no tensor is in all of {labels}: compare models of one architecture"
-        )
+            why = f"{name} has shape {shapes}"
+    if why:
+        raise GermlineError(f"analyze: {why}: compare models of one architecture")
     return names
 
 
@@ -176,27 +189,19 @@ def _save_loaded(model: Any, folder: Path) -> Weights:
 
 def _open_folder(label: str, path: Path) -> Weights:
     """Return the weights of a model folder, or of a hub id whose folder is on this machine."""
-    folder = local_model_folder(str(path))
-    if folder is None or path.suffix == ".gguf":
-        found = "is a file" if path.is_file() else "was not found on this machine"
-        raise GermlineError(
-            f"analyze: {label} {found}: name a run, an adapter or a folder of safetensors files; "
-            "download a model of the hub first"
-        )
-    with silence_transformers():
-        config = PreTrainedConfig.from_pretrained(folder)
-    check_not_quantized(str(folder), config)
-    files = [Path(file) for file in safetensors_files(str(folder))]
+    folder = local_model_folder(unpacked_source(str(path)))
+    files = [Path(file) for file in safetensors_files(str(folder))] if folder else []
     if not files:
         raise GermlineError(
-            f"analyze: {label} has no safetensors files: write it again with save_pretrained"
+            f"analyze: {label} has no safetensors files on this machine: name a run, an adapter or "
+            "a folder that save_pretrained wrote; download a model of the hub first"
         )
-    weights = _from_files(label, files)
-    weights.path, weights.identity = folder, _stats(files)
-    return weights
+    with silence_transformers():
+        check_not_quantized(str(folder), PreTrainedConfig.from_pretrained(str(folder)))
+    return _from_files(label, files, identity=_stats(files), path=folder)
 
 
-def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any] = ()) -> Weights:
+def _from_files(label: str, files: Sequence[Path], **about: Any) -> Weights:
     places: dict[str, Path] = {}
     shapes: dict[str, Shape] = {}
     for path in files:
@@ -206,17 +211,15 @@ def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any] = ())
                 shape = tuple(tensor.get_shape())
                 if shape and tensor.get_dtype() in FLOATS:
                     places[name], shapes[name] = path, shape
-    return Weights(label, dict(sorted(shapes.items())), places, identity)
+    return Weights(label, dict(sorted(shapes.items())), places, **about)
 
 
 def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
     settings = adapter_settings(path)
     base = open_weights(settings["model"], folder=folder)
     identity = [_stats([path / CONFIG, path / TENSORS]), base.identity]
-    load = partial(load_engine, None, load_config(settings))
-    weights = _rebuilt(label, identity, folder, load)
-    weights.path, weights.start, weights.base = path, base, base
-    return weights
+    weights = _rebuilt(label, identity, folder, load_engine(None, load_config(settings)))
+    return replace(weights, path=path, start=base, base=base)
 
 
 def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> Weights:
@@ -225,33 +228,30 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
     def rebuilt(label: str, last: int, load: Callable[..., Engine]) -> Weights:
         entries = directory.journal.read(last + 1)
         digest = entries[-1].digest if entries else directory.base_digest
-        load = partial(load, directory, generates=False, generation=last)
-        return _rebuilt(label, [str(path.resolve()), last, digest], folder, load)
+        identity = [str(path.resolve()), last, digest]
+        return _rebuilt(label, identity, folder, load(directory, generates=False, generation=last))
 
     last = newest_generation(directory) if generation is None else generation
     label = str(path) if generation is None else f"{path}@{generation}"
+    start = rebuilt(f"{path}@-1", -1, load_engine)
     weights = rebuilt(label, last, load_single_model)  # of an ensemble, its best member
-    weights.start = weights.base = rebuilt(f"{path}@-1", -1, load_engine)
-    if not (directory.ancestors or getattr(config.space, "init_adapter", None)):
-        with suppress(GermlineError):  # a model without safetensors files
-            model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
-            if {*model.shapes} == {*weights.shapes}:
-                weights.base = model
-    weights.directory, weights.generation = directory, last
-    return weights
+    with suppress(GermlineError):  # a model without safetensors files
+        model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
+        start.base = model if {*model.shapes} == {*weights.shapes} else None
+    is_trained = directory.ancestors or getattr(config.space, "init_adapter", None)
+    base = start if is_trained else start.base or start
+    return replace(weights, start=start, base=base, directory=directory, generation=last)
 
 
-def _rebuilt(
-    label: str, identity: Sequence[Any], folder: Path, load: Callable[[], Engine]
-) -> Weights:
+def _rebuilt(label: str, identity: Sequence[Any], folder: Path, engine: Engine) -> Weights:
     """Return the weights of an engine, which are written into a file."""
-    masters = cast("Masters", load().weights)
+    masters = cast("Masters", engine.weights)
     tensors = masters.merged_tensors().items()
     path = folder / f"{uuid.uuid4().hex}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     with explain_write_errors(path):
         save_file({name: one.detach().float().cpu().contiguous() for name, one in tensors}, path)
-    return replace(_from_files(label, [path], identity), units=masters.units)
+    return _from_files(label, [path], identity=identity, units=masters.units)
 
 
 def _stats(files: Sequence[Path]) -> list[Any]:

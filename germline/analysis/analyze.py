@@ -1,0 +1,152 @@
+"""`analyze`: opens the sources, calls one of `ANALYSES`, and writes its result, or their merge."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, Literal, get_type_hints
+
+import yaml
+from torch import nn
+
+from germline.analysis.changes import cosine, deltas
+from germline.analysis.request import Request, Result, short_labels
+from germline.analysis.scores import coverage, directions, modes, robustness
+from germline.analysis.trajectory import trajectory
+from germline.analysis.weights import (
+    Generation,
+    Source,
+    Weights,
+    check_same_start,
+    open_weights,
+)
+from germline.config.base import make_section
+from germline.record.atomic_files import check_writable, write_atomically, write_json
+from germline.report.plots import draw_panels
+from germline.run.weights import export
+from germline.spaces.peft_files import is_adapter
+from germline.types import GermlineError
+
+Analysis = Literal[
+    "deltas", "cosine", "trajectory", "modes", "robustness", "directions", "coverage"
+]
+
+ANALYSES: Mapping[str, Callable[..., Result]] = {
+    one.__name__: one
+    for one in (deltas, cosine, trajectory, modes, robustness, directions, coverage)
+}
+"""The analyses that `analyze` knows; the settings of each are the section in its signature."""
+
+
+def analyze(  # noqa: PLR0913 - all that a result depends on
+    what: Analysis,
+    sources: Sequence[Source],
+    *,
+    start: Source | None = None,
+    generations: Sequence[Generation] = (None,),
+    out: Path | str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    emit: Literal["mergekit"] | None = None,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Analyze what training did to weights.
+
+    Args:
+        what: the analysis.
+        sources: run directories, model folders, PEFT adapters, hub ids, loaded models.
+        start: the model that the folders and loaded models were trained from.
+        generations: of the runs, see `germline.export`; several are compared with each other.
+        out: folder for WHAT.json and WHAT.png, and for what lets the same call continue;
+            None writes no file.
+        settings: of the analysis, see its module.
+        emit: `mergekit` also writes merge.yaml, the merge of the sources, and exports the runs.
+        watch: is called with what is measured now.
+
+    Raises:
+        GermlineError: a source cannot be opened, the sources do not belong together, or a setting
+            is wrong.
+    """
+    if what not in ANALYSES or not sources or isinstance(sources, str | Path | nn.Module):
+        names = ", ".join(ANALYSES)
+        raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
+    section = make_section(get_type_hints(ANALYSES[what])["settings"], settings, "analyze: ", "")
+    with ExitStack() as stack:
+        folder = Path(out or stack.enter_context(TemporaryDirectory()))
+        check_writable(folder, folder=True)
+        rebuilt = folder / f"{what}-weights"
+        stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
+        opened = _opened(sources, generations, start, rebuilt, watch)
+        result = ANALYSES[what](Request(what, opened, section, folder, watch), section)
+        if out:
+            write_json(folder / f"{what}.json", result.as_json())
+        if out and result.charts:
+            draw_panels(folder / f"{what}.png", result.title, result.charts)
+        if out and emit:
+            merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
+            result = replace(result, notes=[*result.notes, merge])
+    return result
+
+
+def _opened(
+    sources: Sequence[Source],
+    generations: Sequence[Generation],
+    start: Source | None,
+    folder: Path,
+    watch: Callable[[str], None],
+) -> list[Weights]:
+    """Open each source after each generation; all must have one start model."""
+    began = None if start is None else open_weights(start, folder=folder)
+    opened = []
+    for source in sources:
+        watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
+        opened += [open_weights(source, one, began, folder=folder) for one in generations]
+    for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
+        if one.start is None:
+            raise GermlineError(
+                f"analyze: {one.label} is a model without its training: name the model it began "
+                "with (--start MODEL)"
+            )
+        one.label = label
+    check_same_start(opened)
+    return opened
+
+
+def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
+    """Write the YAML of a merge of sources for the program `mergekit`; return its path.
+
+        merged = start + sum_i weight_i (model_i - start)    task arithmetic (Ilharco et al. 2023)
+
+    With weights of 1 / models, as written, this is the mean of the models (model soup, `linear`).
+    Runs are exported into a folder beside the file.
+    """
+
+    def place(one: Weights, path: Path | None, generation: int) -> dict[str, str]:
+        # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
+        return {"path": str((path or _exported(one, generation, folder / "models")).resolve())}
+
+    start = place(opened[0], (opened[0].base or opened[0]).path, -1)
+    models = []
+    for one in opened:
+        model = {"model": place(one, one.path, one.generation)}
+        if one.path and is_adapter(one.path):
+            model = {"model": {**start}, "lora": model["model"]}
+        models.append({"model": model, "parameters": {"weight": 1 / len(opened)}})
+    base = {"merge_method": "task_arithmetic", "base_model": {"model": start}}
+    text = yaml.safe_dump({**base, "models": models, "dtype": "float32"}, sort_keys=False)
+    write_atomically(folder / "merge.yaml", text.encode())
+    return folder / "merge.yaml"
+
+
+def _exported(one: Weights, generation: int, folder: Path) -> Path:
+    if one.directory is None:
+        raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
+    key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
+    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
+    if not path.exists():
+        is_vote = not one.directory.config.method.trains_center and generation != -1
+        export(one.directory.path, path, "merged", None if is_vote else generation)
+    return path

@@ -79,7 +79,14 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         check_writable(folder, folder=True)
         rebuilt = folder / f"{what}-weights"
         stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
-        opened = _opened(sources, generations, start, rebuilt, watch)
+        began = None if start is None else open_weights(start, folder=rebuilt)
+        opened = []
+        for source in sources:
+            watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
+            opened += [open_weights(source, one, began, folder=rebuilt) for one in generations]
+        for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
+            one.label = label
+        check_same_start(opened)
         result = ANALYSES[what](Request(what, opened, section, folder, watch), section)
         if out:
             write_json(folder / f"{what}.json", result.as_json())
@@ -89,30 +96,6 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
             merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
     return result
-
-
-def _opened(
-    sources: Sequence[Source],
-    generations: Sequence[Generation],
-    start: Source | None,
-    folder: Path,
-    watch: Callable[[str], None],
-) -> list[Weights]:
-    """Open each source after each generation; all must have one start model."""
-    began = None if start is None else open_weights(start, folder=folder)
-    opened = []
-    for source in sources:
-        watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
-        opened += [open_weights(source, one, began, folder=folder) for one in generations]
-    for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
-        if one.start is None:
-            raise GermlineError(
-                f"analyze: {one.label} is a model without its training: name the model it began "
-                "with (--start MODEL)"
-            )
-        one.label = label
-    check_same_start(opened)
-    return opened
 
 
 def write_merge(opened: Sequence[Weights], folder: Path) -> Path:

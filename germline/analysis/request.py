@@ -76,6 +76,7 @@ class Request:
         what: the name of the analysis.
         opened: the weights of the sources, whose starts are known and the same model.
         watch: is called with what is measured now.
+        labels: of the sources.
     """
 
     def __init__(
@@ -87,17 +88,13 @@ class Request:
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.what, self.opened, self.watch = what, opened, watch
+        self.labels = [one.label for one in opened]
         models = [[one.identity, one.start and one.start.identity] for one in opened]
         question = repr([models, settings.model_dump()]).encode()
         self._path = folder / f"{what}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         keep_rows(self._path, lambda _: True)  # without a torn last line
         self._rows = {row["key"]: row for row in read_rows(self._path)}
-
-    @property
-    def labels(self) -> list[str]:
-        """The labels of the sources."""
-        return [one.label for one in self.opened]
 
     @cached_property
     def names(self) -> list[str]:

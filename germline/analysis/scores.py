@@ -294,14 +294,14 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
             kl = [one.facts["kl_per_token"] for one in scored]
             over = seed_statistics(scores)
             row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
-            measured = {
+            row |= {
                 "rms": scorer.norm(noise) / math.sqrt(numbers),
                 "score": (over.mean, (over.low, over.high)),
                 "without_noise": clean,
                 "share_kept": over.mean / clean if clean else None,
                 "kl_per_token": None if None in kl else float(np.mean(kl)),
             }
-            rows.append(row | measured)
+            rows.append(row)
     first, x = request.opened[0].label, "noise, in RMS of each tensor"
     on_all = [row for row in rows if row["noise_on"] == ALL]
     of_first = [row for row in rows if row["model"] == first]
@@ -345,10 +345,9 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
             change = sign * (scorer.scores_at(point).values - base)
             better, worse = int((change > 0).sum()), int((change < 0).sum())
             greedy[name] = {"greedy_better": better, "worse": worse, "p": mcnemar(better, worse)}
-    reached = {
-        name: reductions(some, None, higher_is_better=sign > 0) for name, some in tries.items()
-    }
-    metric = next(iter(reached[SAMPLED])).partition("@")[0]
+    higher = sign > 0
+    first, *_ = reductions(tries[SAMPLED], None, higher_is_better=higher)
+    metric = first.partition("@")[0]
     solved = {
         name: (some == 1 if metric == "pass" else sign * (some - base) > 0).any(axis=0)
         for name, some in tries.items()
@@ -356,23 +355,23 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
     rows: list[Row] = []
     at_k: list[Row] = []
     for name, one in solved.items():
-        means = [
-            (int(key.partition("@")[2]), score_and_interval(some))
-            for key, some in reached[name].items()
-        ]
-        at_k += [{"tries": name, "k": k, "score": mean} for k, mean in means]
-        overlap = {
-            other: int((one & some).sum()) / max(1, int((one | some).sum()))
-            for other, some in solved.items()
-        }
-        row = {"tries": name, **{f"{metric}@{k}": mean for k, mean in means}}
-        counts = {
-            "solved" if metric == "pass" else "better_than_greedy": int(one.sum()),
-            "not_by_the_start's_samples": int((one & ~solved[SAMPLED]).sum()),
-            "only_by_these": int((solved[SAMPLED] & ~one).sum()),
-            "overlap": overlap,
-        }
-        rows.append(row | counts | greedy.get(name, {}))
+        reached = reductions(tries[name], None, higher_is_better=higher).items()
+        means = {int(key.partition("@")[2]): score_and_interval(some) for key, some in reached}
+        at_k += [{"tries": name, "k": k, "score": mean} for k, mean in means.items()]
+        rows.append(
+            {
+                "tries": name,
+                **{f"{metric}@{k}": mean for k, mean in means.items()},
+                "solved" if metric == "pass" else "better_than_greedy": int(one.sum()),
+                "not_by_the_start's_samples": int((one & ~solved[SAMPLED]).sum()),
+                "only_by_these": int((solved[SAMPLED] & ~one).sum()),
+                "overlap": {
+                    other: int((one & some).sum()) / max(1, int((one | some).sum()))
+                    for other, some in solved.items()
+                },
+                **greedy.get(name, {}),
+            }
+        )
     columns = [key for key in rows[-1] if key != "overlap"]
     chart = Chart(f"{metric}@k", "", "k", lines(at_k, "tries", "k", "score"), log_x=True)
     return Result(f"Coverage of {len(base)} examples", columns, rows, [chart])

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 
 from germline.analysis.request import Request, Result
 from germline.checkpoint import (
@@ -39,7 +39,7 @@ from germline.run.weights import load_engine
 from germline.types import GermlineError, MeanUpdate
 
 NUMBERS = 1 << 26
-"""Numbers of all positions together: 256 MB in fp32."""
+"""Numbers of all positions together: 256 MB in fp32, and 1 GB while their steps are multiplied."""
 
 WALK = "A random walk: first principal directions 0.61, 0.15, 0.07; learned and alignment 0."
 
@@ -62,12 +62,9 @@ def trajectory(request: Request, settings: Section) -> Result:
 def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
     entries = directory.journal.read(last + 1)
     most = NUMBERS // (len(entries) + 1)
-    samples = [_sample(one, most) for one in _positions(directory, entries)]
-    gram = np.zeros((len(samples) - 1, len(samples) - 1))
-    for positions in zip(*samples, strict=True):
-        steps = np.diff(np.stack([values for _, values in positions]), axis=0).astype(np.float64)
-        gram += steps @ steps.T * (positions[0][0] / steps.shape[1])
-    return path_statistics(gram)
+    positions = [_sample(one, most) for one in _positions(directory, entries)]
+    steps = np.diff(np.stack(positions), axis=0).astype(np.float64)
+    return path_statistics(steps @ steps.T)
 
 
 def _positions(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
@@ -91,15 +88,15 @@ def _positions(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iter
         yield masters
 
 
-def _sample(weights: Masters, most: int) -> list[tuple[int, np.ndarray]]:
-    """Return the size of each searched tensor, and an even sample of its numbers."""
+def _sample(weights: Masters, most: int) -> Float32[np.ndarray, " numbers"]:
+    """Return an even sample of each searched tensor, scaled to the expected norm of all of it."""
     samples = []
     for info in weights.searched:
         values = weights.tensors[info.name].flatten()
         stride = math.ceil(len(values) * len(weights.searched) / most)
         sample = values[:: stride + (stride % 2 == 0)]  # odd: it meets all columns
-        samples.append((len(values), sample.cpu().numpy().copy()))
-    return samples
+        samples.append((sample * math.sqrt(len(values) / len(sample))).cpu().numpy())
+    return np.concatenate(samples)
 
 
 def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:

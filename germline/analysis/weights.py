@@ -118,7 +118,11 @@ def open_weights(
         GermlineError: the source cannot be read, is quantized, or has no such generation.
     """
     if isinstance(source, nn.Module):
-        weights = _save_loaded(source, folder)
+        model, path = cast("Any", source), folder / uuid.uuid4().hex
+        with silence_transformers():
+            model.save_pretrained(path)
+        label = Path(model.name_or_path).name or type(model).__name__
+        weights = replace(_open_folder(label, path), path=None)
     else:
         path = Path(model_source(str(source)))
         check_source(path)
@@ -146,10 +150,16 @@ def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tens
 
 
 def check_same_start(sources: Sequence[Weights]) -> None:
-    """Refuse sources of which training began with different models: deltas would not compare.
+    """Refuse sources of which training began with different models, or with an unknown one.
 
     Where a run is beside its fork, the base of both is the model that the first one began with.
     """
+    for one in sources:
+        if one.start is None:
+            raise GermlineError(
+                f"analyze: {one.label} is a model without its training: name the model it began "
+                "with (--start MODEL)"
+            )
     bases = [one.base or one for one in sources]
     if not all(map(bases[0].equals, bases)):
         bases = [one.base or one for one in bases]
@@ -177,14 +187,6 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     if why:
         raise GermlineError(f"analyze: {why}: compare models of one architecture")
     return names
-
-
-def _save_loaded(model: Any, folder: Path) -> Weights:
-    path = folder / uuid.uuid4().hex
-    with silence_transformers():
-        model.save_pretrained(path)
-    label = Path(model.name_or_path).name or type(model).__name__
-    return replace(_open_folder(label, path), path=None)
 
 
 def _open_folder(label: str, path: Path) -> Weights:

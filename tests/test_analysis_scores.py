@@ -79,7 +79,7 @@ def test_the_kl_is_that_of_two_engines(scorer):
     start: Any = make_engine(config, searched=False)
     examples = scorer.evaluated.examples
     written = tuned.generate([None], examples, scorer.evaluated.decoding)
-    expected = KlDivergence.of(measure_texts(tuned, start, [None], examples, written)[0])
+    expected = KlDivergence.of(measure_texts(tuned.read, start.read, [None], examples, written)[0])
     facts = scorer.scores_at(Point(((1.0, nano),))).facts
     assert facts["kl_per_token"] == pytest.approx(expected.per_token, rel=1e-5)
     assert facts["kl_per_text"] == pytest.approx(expected.per_text, rel=1e-5)

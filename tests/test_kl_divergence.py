@@ -85,7 +85,7 @@ def by_hand(tuned, start, engine, examples, row):
 def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_path):
     engine = inprocess(model, SPACES[space])
     written = engine.generate(MEMBERS, EXAMPLES, DECODING)
-    readings = measure_texts(engine, engine, MEMBERS, EXAMPLES, written)
+    readings = measure_texts(engine.read, engine.read, MEMBERS, EXAMPLES, written)
     engine.save_model(tmp_path / "start")
     moved = inprocess(model, SPACES[space])
     # One member alone as an update: its direction's coefficient is sign times sigma.
@@ -100,7 +100,7 @@ def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_p
 def test_who_did_not_move_has_diverged_by_nothing_at_all(space):
     engine = inprocess("qwen2", space)
     written = engine.generate([None, None], EXAMPLES, DECODING)
-    for row in measure_texts(engine, engine, [None, None], EXAMPLES, written):
+    for row in measure_texts(engine.read, engine.read, [None, None], EXAMPLES, written):
         assert [one.divergence for one in row] == [0.0] * len(EXAMPLES)
 
 
@@ -108,7 +108,7 @@ def test_surprise_is_the_cost_of_the_tokens_under_the_start_model(tmp_path):
     engine = inprocess("qwen2", LowRank(rank=1))
     engine.save_model(tmp_path)
     written = engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
-    (row,) = measure_texts(engine, engine, MEMBERS[:1], EXAMPLES, written)
+    (row,) = measure_texts(engine.read, engine.read, MEMBERS[:1], EXAMPLES, written)
     for example, completion, reading in zip(EXAMPLES, written[0], row, strict=True):
         log_q = plainly(tmp_path, engine.encoder.encode(example), completion)
         cost = -log_q.gather(-1, torch.tensor(completion.tokens)[:, None]).sum()
@@ -121,9 +121,9 @@ def test_many_texts_are_read_in_pieces_with_the_same_result():
     long = replace(DECODING, max_new_tokens=40)
     many = [replace(EXAMPLES[n % 3], index=n) for n in range(POSITIONS_AT_ONCE // 40 + 3)]
     written = engine.generate(MEMBERS[:2], many, long)
-    together = measure_texts(engine, engine, MEMBERS[:2], many, written)
+    together = measure_texts(engine.read, engine.read, MEMBERS[:2], many, written)
     assert [len(row) for row in together] == [len(many)] * 2
-    alone = measure_texts(engine, engine, MEMBERS[1:2], many[-1:], [written[1][-1:]])
+    alone = measure_texts(engine.read, engine.read, MEMBERS[1:2], many[-1:], [written[1][-1:]])
     assert together[1][-1].divergence == pytest.approx(alone[0][0].divergence, abs=1e-6)
 
 
@@ -135,7 +135,7 @@ def test_the_toy_engine_reads_what_it_wrote_as_it_wrote_it(space):
     for logits, texts in zip(engine.read(MEMBERS, EXAMPLES, written), written, strict=True):
         for one, text in zip(logits, texts, strict=True):
             assert tuple(one.argmax(-1).tolist()) == text.tokens
-    assert measure_texts(engine, engine, MEMBERS, EXAMPLES, written)[0][0].divergence > 0
+    assert measure_texts(engine.read, engine.read, MEMBERS, EXAMPLES, written)[0][0].divergence > 0
     assert isinstance(engine, TextScorer)
 
 
@@ -173,7 +173,7 @@ def test_a_run_is_compared_with_its_own_start(trained):
     written = tuned.generate([None], examples, sampling_noise)
     assert isinstance(tuned, TextScorer)
     assert isinstance(start, TextScorer)
-    expected = KlDivergence.of(measure_texts(tuned, start, [None], examples, written)[0])
+    expected = KlDivergence.of(measure_texts(tuned.read, start.read, [None], examples, written)[0])
     assert far.per_text == pytest.approx(expected.per_text, rel=1e-5)
     assert far.per_text > 0.01
     assert (far.texts, texts["texts"]) == (6, 6)

@@ -34,9 +34,8 @@ from germline.episodes import model_turns
 from germline.evaluation import score_difference
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
-from germline.evaluation.kl_divergence import KlDivergence, measure_texts
+from germline.evaluation.kl_divergence import KlDivergence, ReadTexts, measure_texts
 from germline.fleet import LocalFleet
-from germline.protocols import Members, Texts
 from germline.record.atomic_files import Row
 from germline.run.build_parts import make_engine, make_graders
 from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evaluation
@@ -205,9 +204,12 @@ class WeightsScorer:
 
     def _facts(self, point: Point, turns: Sequence[tuple[Example, Completion]]) -> Row:
         """Compare the texts of a point with the start."""
-        tuned, start = _ServedPoint(self, point), _ServedPoint(self, Point())
+
+        def reads(point: Point) -> ReadTexts:
+            return lambda *texts: self.serve(point).read(*texts)
+
         examples, written = map(list, zip(*turns, strict=True))
-        (read,) = measure_texts(tuned, start, [None], examples, [written])
+        (read,) = measure_texts(reads(point), reads(Point()), [None], examples, [written])
         answers = [
             Answer(example.prompt, said, example.answer, one.improbable)
             for (example, said), one in zip(turns, read, strict=True)
@@ -221,20 +223,6 @@ class WeightsScorer:
             "behavior": verdict(then, now).word,
             "broken": now["broken"],
         }
-
-
-class _ServedPoint:
-    """The engine as a model that reads texts with the weights of a point."""
-
-    def __init__(self, scorer: WeightsScorer, point: Point) -> None:
-        self._scorer, self._point = scorer, point
-        self.special_ids = scorer.engine.special_ids
-
-    def read(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Tensor]]:
-        """Serve the point, and return the logits of its texts."""
-        return self._scorer.serve(self._point).read(members, examples, completions)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from germline.episodes import model_turns
 from germline.evaluation.held_out import mean_and_error
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import LogProbabilitiesQuery
-from germline.protocols import TextScorer
+from germline.protocols import Members, Texts
 from germline.rollout import cut_microbatches
 from germline.types import (
     Completion,
@@ -67,6 +67,9 @@ examples, and 1.4-fold with 64."""
 
 EXAMPLES_OF_MEMBER = 4
 """Few members are measured on few examples, at least `FEWEST_EXAMPLES`."""
+
+ReadTexts = Callable[[Members, Sequence[Example], Texts], list[list[Tensor]]]
+"""Such as `TextScorer.read`: returns logits `[members][examples]`, `[tokens, vocabulary]`."""
 
 Present = Callable[[Sequence[Example], Decoding], tuple[Sequence[Example], Decoding]]
 
@@ -120,8 +123,8 @@ class KlDivergence:
 
 @torch.inference_mode()
 def measure_texts(
-    tuned: TextScorer,
-    start: TextScorer,
+    tuned: ReadTexts,
+    start: ReadTexts,
     members: Sequence[Perturbation | None],
     examples: Sequence[Example],
     completions: Sequence[Sequence[Completion]],
@@ -129,8 +132,8 @@ def measure_texts(
     """Measure the divergence of the texts of members from the start model: `[members][examples]`.
 
     Args:
-        tuned: the engine whose members wrote the texts.
-        start: the engine whose center is the start model; before any update, the same one.
+        tuned: reads texts with the model whose members wrote them.
+        start: reads texts with the start model; before any update, the same one.
         members: None is the center.
         examples: the prompts.
         completions: the texts, `[members][examples]`.
@@ -144,8 +147,8 @@ def measure_texts(
         some = slice(part.first_member, part.first_member + len(part.members))
         few = slice(part.first_example, part.first_example + len(part.examples))
         written = [row[few] for row in completions[some]]
-        ours = tuned.read(part.members, part.examples, written)
-        theirs = start.read([None] * len(written), part.examples, written)
+        ours = tuned(part.members, part.examples, written)
+        theirs = start([None] * len(written), part.examples, written)
         for kept, *those in zip(readings[some], ours, theirs, written, strict=True):
             kept += [text_divergence(*one) for one in zip(*those, strict=True)]
     return readings

@@ -187,7 +187,8 @@ class SourceEvaluation:
             for who in writers(directory, tuned.weights.dimension):
                 for part in cut_microbatches([who], self.examples, size):
                     written = tuned.generate(part.members, part.examples, self.decoding)
-                    read = measure_texts(tuned, start, part.members, part.examples, written)[0]
+                    sides = tuned.read, start.read
+                    read = measure_texts(*sides, part.members, part.examples, written)[0]
                     answers += [
                         Answer(example.prompt, completion, example.answer, reading.improbable)
                         for example, completion, reading in zip(

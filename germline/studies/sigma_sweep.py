@@ -279,7 +279,7 @@ def _measured(engine: ProbeEngine, method: Method | None, place: int) -> SigmaPr
     ]
     if not engine.config.method.members_generate:
         written = [written[0][: len(examples)]] * len(members)  # the center's, which members score
-    rows = measure_texts(engine.reader, engine.reader, members, examples, written)
+    rows = measure_texts(engine.reader.read, engine.reader.read, members, examples, written)
     readings = [one for row in rows for one in row]
     answers = [
         Answer(example.prompt, completion, example.answer, reading.improbable)

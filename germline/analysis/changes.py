@@ -111,12 +111,12 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
             rows.append(about | _total([of[name] for name in some]))
     layers = [row for row in rows if isinstance(row["module"], int)]
     norms = lines(layers, "method", "module", "norm")
-    walks = lines(layers, "method", "module", "random_walk", "dashed")
-    walks = [replace(walk, label=f"{walk.label}: walk") for walk in walks]
+    for walk in lines(layers, "method", "module", "random_walk", "dashed"):
+        norms.append(replace(walk, label=f"{walk.label}: walk"))
     is_any = any(row["norm"] for row in layers)
     visible = lines(layers, "method", "module", "visible_in_bf16")
     charts = [
-        Chart("norm of the change", "", "layer", [*norms, *walks], log_y=is_any),
+        Chart("norm of the change", "", "layer", norms, log_y=is_any),
         Chart("share visible in bf16", "", "layer", visible),
     ]
     alike = [row for row in rows if row["module"] == "all" and not row["norm"]]
@@ -262,7 +262,8 @@ def cosine(request: Request, settings: Section) -> Result:
     norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
     notes = [f"{label}{UNCHANGED}" for label in compress(labels, norms == 0)]
     curves = lines(layers, "curve", "layer", "cosine")
-    curves += lines(layers, "of", "layer", "chance", "dashed", first_color=MOST_CURVES)
+    chances = lines(layers, "of", "layer", "chance", "dashed")
+    curves += [replace(one, color=MOST_CURVES) for one in chances]
     charts = [Chart("cosine of the changes", "", "layer", curves)]
     return Result("Cosine of the changes", PAIR_COLUMNS, rows, charts, {"pairs": of_pairs}, notes)
 

@@ -159,16 +159,14 @@ def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]
     return pairs
 
 
-def lines(
-    rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line", first_color: int = 0
-) -> list[Series]:
+def lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line") -> list[Series]:
     """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
 
     Its band is the range of several rows, or the interval of a single mean that has one; dashed
     lines have none.
     """
     found = []
-    for color, label in enumerate(dict.fromkeys(row[by] for row in rows), first_color):
+    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
         at: dict[float, list[tuple[float, float, float]]] = {}
         for row in rows:
             value, ends = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))

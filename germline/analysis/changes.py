@@ -111,8 +111,8 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
             rows.append(about | _total([of[name] for name in some]))
     layers = [row for row in rows if isinstance(row["module"], int)]
     norms = lines(layers, "method", "module", "norm")
-    for walk in lines(layers, "method", "module", "random_walk", "dashed"):
-        norms.append(replace(walk, label=f"{walk.label}: walk"))
+    walks = lines(layers, "method", "module", "random_walk", "dashed")
+    norms += [replace(one, label=f"{one.label}: walk") for one in walks]
     is_any = any(row["norm"] for row in layers)
     visible = lines(layers, "method", "module", "visible_in_bf16")
     charts = [

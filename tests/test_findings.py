@@ -99,7 +99,9 @@ def test_ties_are_found_by_the_third_generation():
     assert codes(found[:2]) == []
     assert one(found).code == "ties"
     assert one(found).values["zeros_in_a_row"] == 3
-    assert "strategy.sigma.target_kl" in one(found).sentence
+    assert "sigma grows by itself up to strategy.sigma.max_kl" in one(found).sentence
+    fixed = load_config({"strategy": {"sigma": 0.01}})
+    assert "use a larger sigma" in one(found, fixed).sentence
     pairs = rows(3, informative_pairs=0.125)
     assert one(pairs).code == "ties"
     assert codes(pairs[:2]) == []

@@ -27,7 +27,7 @@ class _Episode:
     grade: Grade | None = None
     ended: Ended = "done"
 
-    def transcript(self, *, is_final: bool = False) -> Transcript:
+    def transcript(self, *, is_final: bool) -> Transcript:
         """Return what the model has written so far."""
         return Transcript(tuple(one.text for one in self.written), self.seed, is_final)
 

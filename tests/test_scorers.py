@@ -12,7 +12,7 @@ from germline.config.scorers import PairwiseJudgeSettings
 from germline.registry import create
 from germline.scorers import NotScoredError, scored_text
 from germline.scorers.judges import PairwiseJudge, Reply, read_verdict
-from germline.types import Example
+from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
 from tests.judges import judging
 from tests.scripted_server import listening
@@ -205,6 +205,15 @@ def test_the_token_comes_from_the_environment_and_is_sent(monkeypatch):
     asked = scorer("http://localhost:1", token_env="REWARD_TOKEN")
     assert asked._connection.headers == {"Authorization": "Bearer secret"}
     assert "secret" not in repr(asked._connection)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_judge_that_wants_a_token_names_its_setting(status):
+    with (
+        listening(lambda *_: (status, {"error": "no token"})) as server,
+        pytest.raises(GermlineError, match=r"no token.*judge\.token_env"),
+    ):
+        PairwiseJudge(PairwiseJudgeSettings(url=server.url))
 
 
 def asked(answer):

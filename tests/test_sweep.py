@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -196,15 +197,17 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert "3 trials failed one after another, the last one with: cannot be written" in done.output
     found = results(file)
     assert [one.state for one in found.trials] == ["failed"] * 3
-    # A trial that another process trains is its own, and each is tried again once.
+    # A trial that another process trains is its own, and what fails there now is not tried here.
     release = acquire_lock(found.trials[0].path, found)
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
-    runner._sweep = SimpleNamespace(out=found.folder, options=options)
-    for given_up, number in (set(), 1), ({1}, 2):
-        runner._given_up = given_up
-        assert runner._next_work() == (found.trials[number].path, runner._search)
+    runner._sweep = SimpleNamespace(lock=nullcontext(), out=found.folder, options=options)
+    runner._retry_failed()
     release()
+    retried = results(file).trials
+    assert [one.state for one in retried] == ["failed", "running", "running"]
+    assert [bool(one.reason) for one in retried] == [True, False, False]
+    assert runner._next_work() == (found.trials[1].path, runner._search)
     assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 

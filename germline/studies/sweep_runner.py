@@ -81,14 +81,17 @@ class SweepRunner(RunProcesses):
         self._sweep, self._jobs, self._on_end = sweep, jobs, on_end
         self._samplers = sweep.prepare()
         self._in_a_row = 0  # the last trials that failed, one after another
-        self._given_up: set[int] = set()  # trials that failed in this call, or whose test did
+        self._untested: set[int] = set()  # trials whose test failed in this call
 
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
 
+        Trials that failed in an earlier call are tried again: their cause may be mended.
+
         Raises:
             GermlineError: trials fail one after another, or the storage cannot be used.
         """
+        self._retry_failed()
         self.in_threads(self._work, range(self._jobs), self._jobs)
         if self.is_stopping:
             return
@@ -105,6 +108,12 @@ class SweepRunner(RunProcesses):
 
     def _read(self) -> SweepResults:
         return SweepResults(self._sweep.out)
+
+    def _retry_failed(self) -> None:
+        with self._sweep.lock:
+            for one in self._read().trials:
+                if one.state == "failed" and not is_locked(one.path):
+                    _write_end(one.path, INTERRUPTED)
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
@@ -126,17 +135,13 @@ class SweepRunner(RunProcesses):
     def _next_work(self) -> Work | None:
         """Return what can be begun now; None while others have to end before, and at the end.
 
-        The lock of a trial is released by the operating system when its process is killed. Trials
-        that failed in an earlier call are tried again: their cause may be mended.
+        The lock of a trial is released by the operating system when its process is killed.
         """
         results, options = self._read(), self._sweep.options
-        limits, free = (
-            options.budget.limits,
-            [one for one in results.trials if not is_locked(one.path)],
-        )
+        limits = options.budget.limits
+        free = [one for one in results.trials if not is_locked(one.path)]
         for one in free:
-            is_failed = one.state == "failed" and one.number not in self._given_up
-            if one.state == "running" or is_failed:
+            if one.state == "running":
                 return one.path, self._search
         work = self._begin(results, options.searched, self._sweep.stops[0])
         if work or any(one.state == "running" for one in results.trials):
@@ -156,7 +161,7 @@ class SweepRunner(RunProcesses):
             return work  # with what the race has left
         for one in trials_to_test(results) if self._sweep.test_seeds else []:
             is_tested = len(one.tested.counted) == len(self._sweep.test_seeds)
-            if not is_tested and one in free and one.number not in self._given_up:
+            if not is_tested and one in free and one.number not in self._untested:
                 return one.path, self._test
         return None
 
@@ -242,7 +247,7 @@ class SweepRunner(RunProcesses):
             return
         trial = self._trial(path)
         if end:
-            self._given_up.add(trial.number)
+            self._untested.add(trial.number)
         self._on_end(trial, end[1] if end else "complete")
 
     def _train(
@@ -287,17 +292,19 @@ class SweepRunner(RunProcesses):
         if end == INTERRUPTED:
             return
         state, reason = end or ("complete", "")
-        facts = read_json(path / TRIAL_FILE)
-        write_json(path / TRIAL_FILE, facts | {"state": state, "reason": reason})
+        _write_end(path, (state, reason))
         self._on_end(self._trial(path), "")
         self._in_a_row = self._in_a_row + 1 if state == "failed" else 0
-        if state == "failed":
-            self._given_up.add(facts["number"])
         if self._in_a_row >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: {reason}. "
                 "Repeat the command to go on"
             )
+
+
+def _write_end(path: Path, end: End) -> None:
+    facts = read_json(path / TRIAL_FILE)
+    write_json(path / TRIAL_FILE, facts | {"state": end[0], "reason": end[1]})
 
 
 def sweep(

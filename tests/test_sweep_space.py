@@ -1,5 +1,6 @@
 """The space of a sweep, and what samplers propose from it."""
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,7 +58,7 @@ def test_ranges_in_units_of_the_probe() -> None:
             for entry in (
                 *(8, [8], [8, 8], {"values": 8}, {"uniform": [1, 2]}, {"int": [1, 2.5]}),
                 *({"int": [1, 2], "log": [1, 2]}, {"log": [0.1, "big"]}, {"log": [0.1, 0.01]}),
-                *({"log": [0, 0.1]}, {"log": [0.1, 1], "when": "es"}),
+                *({"log": [0, 0.1]}, {"log": [0.1, 1], "when": "es"}, {"log": [0.1, math.inf]}),
             )
         ),
         ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],

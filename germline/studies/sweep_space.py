@@ -196,4 +196,5 @@ def _is_range(scale: str, values: Any) -> bool:
     if len(values) != 2 or {*map(type, values)} - numbers:
         return False
     low, high = values if scale == "int" else map(rounded, values)
-    return low < high and (low > 0 or scale not in ("log", "probe"))
+    is_above = low > 0 or scale not in ("log", "probe")
+    return is_above and low < high and math.isfinite(high - low)

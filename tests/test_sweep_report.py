@@ -142,7 +142,7 @@ def test_the_best_config_trains_and_names_its_reasons(swept):
     assert comments[0].startswith(
         f"# Trial {best.number}, the best of 11 complete trials (held-out length diff"
     )
-    assert comments[1] == "# With new run seeds: -, on unseen rows -"
+    assert comments[1] == "# Not tried with new run seeds"
     for name, value in best.settings.items():
         assert sum(line.startswith(f"# {name}={value}: ") for line in comments) == 1
 

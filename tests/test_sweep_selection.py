@@ -86,6 +86,8 @@ def test_a_trial_that_ends_no_better_than_it_began_is_not_recommended() -> None:
     found = faked_results(level, worse)
     assert found.best is None
     assert NO_BEST in found.summary()
+    (said,) = faked_results().summary()  # of a sweep that has just begun
+    assert said.startswith("0 trials")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> N
     monkeypatch.setattr(sweep_runner, "is_locked", lambda path: path in locked)
     monkeypatch.setattr(sweep_runner, "race", lambda *_, **__: [(trials[0], 4)])
     monkeypatch.setattr(sweep_runner, "trials_to_test", lambda found: found.trials)
-    runner._given_up = set()
+    runner._untested = set()
     monkeypatch.setattr(runner, "_begin", lambda *_: None)
     monkeypatch.setattr(runner, "_affords", lambda *_: False)
     found = runner._next_work()

@@ -37,6 +37,8 @@ FEWEST_PAIRS = 5
 BEST = 0.25
 """Share of the trials that parallel coordinates draw, and reasons name, as the best."""
 
+NOT_TESTED = "Not tried with new run seeds"
+
 ABOUT = (
     "Scores are held-out scores, ± the standard deviation over the runs of a cell; a value of a "
     "range is in the nearest cell. A run is broken if its answers are, compared with those at the "
@@ -225,7 +227,7 @@ class SweepReport:
         lines = [
             f"Trial {best.number}, the best of {trials} ({self.metric}): {mean} over {seeds}, "
             f"{shrunk} shrunk",
-            f"With new run seeds: {again}, on unseen rows {unseen}",
+            f"With new run seeds: {again}, on unseen rows {unseen}" if best.tests else NOT_TESTED,
         ]
         weights = {one.name: one for one in self.importances}
         ranked = results.ranked if len(results.ranked) >= FEWEST_TRIALS else []

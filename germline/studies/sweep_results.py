@@ -309,7 +309,8 @@ class SweepResults:
         tied = [str(one.number) for one in self.ranked if one.mean == self.ranked[0].mean]
         if len(tied) > 1:
             lines.append(f"trials {', '.join(tied)} have the same, best mean score")
-        if self.best is None and all(one.state != "running" for one in self.trials):
+        has_ended = self.trials and all(one.state != "running" for one in self.trials)
+        if self.best is None and has_ended:
             lines.append(NO_BEST if self.complete else self._none_complete())
         elif self.best and self.best.tested.counted:
             lines.append(self._optimism(self.best))

@@ -142,6 +142,9 @@ def test_quantized_folders_are_refused(tiny, tmp_path):
     config["quantization_config"] = {"quant_method": "fp8"}
     (folder / "config.json").write_text(json.dumps(config))
     assert "is quantized" in refusal(open_weights, folder, folder=tmp_path)
+    (folder / "model.safetensors").write_bytes(b"torn")
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": None}))
+    assert "cannot be loaded (SafetensorError" in refusal(open_weights, folder, folder=tmp_path)
 
 
 def test_other_starts_are_refused_with_their_digests(tiny, tmp_path):

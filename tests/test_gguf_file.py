@@ -11,6 +11,7 @@ from huggingface_hub.utils import _cache_assets
 from safetensors.torch import load_file
 
 import germline
+from germline.analysis import analyze, open_weights
 from germline.engines import checkpoint_files
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
 from germline.estimates.sizes import shape_of
@@ -129,6 +130,18 @@ def test_a_run_of_a_file_is_exported_as_a_folder_that_writes_the_same_tokens(fil
     germline.export(run, exported, form="merged")
     assert assert_same_tokens(run, exported, "What is 1 + 2?", 12)
     assert "quantization_config" not in json.loads((exported / "config.json").read_text())
+
+
+def test_a_run_of_a_file_is_analyzed_beside_its_export(file, tmp_path):
+    run, exported = tmp_path / "run", tmp_path / "exported"
+    germline.train({**SMALL, "model": str(file), "space": "full"}, run).run()
+    germline.export(run, exported)
+    ran, merged = (open_weights(one, folder=tmp_path) for one in (run, exported))
+    start = open_weights(file, folder=tmp_path)
+    assert ran.base is not None
+    assert ran.base.equals(start)
+    assert ran.equals(merged)
+    analyze("deltas", [run, exported], start=file)
 
 
 def test_a_run_goes_on_with_a_file_that_was_moved(model, tmp_path):

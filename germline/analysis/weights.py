@@ -27,6 +27,7 @@ from germline.engines.checkpoint_files import FLOATS, check_not_quantized, safet
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import (
+    loading_errors,
     local_model_folder,
     silence_transformers,
     unpacked_source,
@@ -198,9 +199,9 @@ def _open_folder(label: str, path: Path) -> Weights:
             f"analyze: {label} has no safetensors files on this machine: name a run, an adapter or "
             "a folder that save_pretrained wrote; download a model of the hub first"
         )
-    with silence_transformers():
+    with loading_errors(str(folder)):
         check_not_quantized(str(folder), PreTrainedConfig.from_pretrained(str(folder)))
-    return _from_files(label, files, identity=_stats(files), path=folder)
+        return _from_files(label, files, identity=_stats(files), path=folder)
 
 
 def _from_files(label: str, files: Sequence[Path], **about: Any) -> Weights:

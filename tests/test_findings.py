@@ -284,4 +284,4 @@ def test_members_that_earn_less_than_the_center_need_a_smaller_sigma():
         row_of_members["fitness"] = {"mean": 0.1, "max": 0.2}
     found = find_in_rows(Recorded(CONFIG, silent_rows, scores))
     assert "else use a smaller sigma, as the center earns 0.5." in found[0].sentence
-    assert "else use a larger sigma" in one(silent_rows).sentence
+    assert "else wait, as sigma grows" in one(silent_rows).sentence

@@ -114,7 +114,7 @@ class AutoSigma(KindSection):
     members only score. Fewer take less time, and sigma is less exact."""
     keep: bool = True
     """Take over what a run of the same model, task, space, engine and seed measured on this machine
-    (docs/tuning.md); the sigma is the same bit for bit. `false`: measure it again."""
+    (docs/methods.md); the sigma is the same bit for bit. `false`: measure it again."""
 
     @property
     def tried_pairs(self) -> int:

@@ -149,11 +149,13 @@ class Sweep:
                 "set budget.rollouts, what a run of a trial may spend"
             )
         least = self.limit * len(self.first_seeds)
-        if (share := options.searched.get("rollouts", math.inf) / len(options.samplers)) < least:
+        share = options.searched.get("rollouts", math.inf) / len(options.samplers)
+        if share < least:
+            asked = options.budget.rollouts or 0
             raise GermlineError(
-                f"--budget rollouts={options.budget.rollouts}: a trial may need {least} "
-                f"(budget.rollouts of the config, or its generations), and {share:.0f} are for the "
-                "trials of a sampler: ask for more, or set a smaller budget.rollouts"
+                f"--budget rollouts={asked}: a trial of {least} rollouts (budget.rollouts of the "
+                f"config, or its generations) is more than the {share:.0f} that a sampler may "
+                f"spend: give {math.ceil(asked * least / share)}, or a smaller budget.rollouts"
             )
         for one in dimensions:
             if FIXED.fullmatch(one.name):

@@ -191,6 +191,12 @@ def test_an_improvement_that_is_not_clear_is_found(before, after, found):
     assert codes(scores=values_scores(before, after)) == found
 
 
+def test_scores_without_any_difference_need_no_more_examples():
+    equal, other = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]
+    assert one(scores=values_scores(equal, equal)).sentence.endswith("(0 of 3 examples differ).")
+    assert "More held-out examples" in one(scores=values_scores(equal, other)).sentence
+
+
 # --- views
 
 

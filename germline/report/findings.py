@@ -170,12 +170,14 @@ def _not_learned(run: Recorded) -> Finding | None:
     if best is None or is_solved or is_clearly_better(best, start):
         return None
     found = paired_difference(last, start)
-    differing = f" ({found.higher + found.lower} of {found.n} examples differ)" if found else ""
+    differing = found.higher + found.lower if found else None
+    counted = f" ({differing} of {found.n} examples differ)" if found else ""
     sentence = (
         f"The held-out {_metric(start)} has not clearly improved: {number(start.mean)} before "
-        f"training, {number(last.mean)} now{differing}. More held-out examples or generations "
-        "decide it."
+        f"training, {number(last.mean)} now{counted}."
     )
+    if differing != 0:
+        sentence += " More held-out examples or generations decide it."
     return Finding("not_learned", "note", sentence, {"before": start.mean, "after": last.mean})
 
 

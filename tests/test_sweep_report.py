@@ -203,14 +203,15 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
 def test_the_score_at_a_rung_is_the_last_one_by_then():
     scores = [SimpleNamespace(generation=n) for n in range(5)]
     rows = [{"budget": {"rollouts": 24 * n}} for n in range(1, 5)]
-    one: Any = SimpleNamespace(rows=rows, scores=scores)
+    one: Any = SimpleNamespace(rows=rows, scores=scores, damage=None)
     endings = {
-        (False, ""): None,
-        (True, "the budget is spent (budget.rollouts=96)"): None,
-        (True, "no score was better (held_out.patience=1)"): 4,
-        (True, ""): 4,  # the generations ended before the rollouts
+        (False, None): None,
+        (True, "budget.rollouts=96"): None,
+        (True, "held_out.patience=1"): 4,
+        (True, None): 4,  # the generations ended before the rollouts
     }
-    for (one.has_ended, one.ending), later in endings.items():
+    for (one.has_ended, stopped_by), later in endings.items():
+        one.run = SimpleNamespace(stopped_by=stopped_by)
         found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97)]
         assert [score and score.generation for score in found] == [1, 2, 3, 4, later]
 

@@ -66,7 +66,8 @@ def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     A run that ended for another reason than its budget of rollouts is at all rungs.
     """
     done = [amounts(row.get("budget", {}))["rollouts"] for row in run.rows]
-    is_early = run.has_ended and "(budget.rollouts=" not in run.ending
+    stopped_by = "" if run.damage else run.run.stopped_by or ""
+    is_early = run.has_ended and not stopped_by.startswith("budget.rollouts=")
     if not done or (done[-1] < rung and not is_early):
         return None
     updates = bisect_left(done, rung) + 1

@@ -100,6 +100,7 @@ def test_ties_are_found_by_the_third_generation():
     assert one(found).code == "ties"
     assert one(found).values["zeros_in_a_row"] == 3
     assert "sigma grows by itself up to strategy.sigma.max_kl" in one(found).sentence
+    assert "strategy.sigma.target_kl" in one(found).sentence
     fixed = load_config({"strategy": {"sigma": 0.01}})
     assert "use a larger sigma" in one(found, fixed).sentence
     pairs = rows(3, informative_pairs=0.125)

@@ -206,14 +206,17 @@ def _ties(run: Recorded) -> Finding | None:
     few = few_pairs or (informative is not None and informative < FEW_EXAMPLES)
     if silent < QUIET and not (few and len(rows) >= QUIET):
         return None
-    remedy = "use a larger sigma"
+    remedy = "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)"
     center = run.scores[-1].reward if run.scores else -math.inf
     if groups:
         remedy = "raise method.temperature or method.group_size"
     elif max(row["fitness"]["max"] for row in rows) < center:
         remedy = f"use a smaller sigma, as the center earns {number(center)}"
     elif run.config.search.grows_sigma:
-        remedy = "wait, as sigma grows by itself up to strategy.sigma.max_kl"
+        remedy = (
+            "wait, as sigma grows by itself up to strategy.sigma.max_kl until members show a "
+            "signal, or begin with a larger strategy.sigma.target_kl"
+        )
     sentence = (
         f"Little or no signal: {'samples' if groups else 'members'} differ on "
         f"{'-' if informative is None else percent(informative)} of the examples, at a mean "

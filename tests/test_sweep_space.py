@@ -59,6 +59,7 @@ def test_ranges_in_units_of_the_probe() -> None:
                 *(8, [8], [8, 8], {"values": 8}, {"uniform": [1, 2]}, {"int": [1, 2.5]}),
                 *({"int": [1, 2], "log": [1, 2]}, {"log": [0.1, "big"]}, {"log": [0.1, 0.01]}),
                 *({"log": [0, 0.1]}, {"log": [0.1, 1], "when": "es"}, {"log": [0.1, math.inf]}),
+                *({"log": [0.1, 10**400]}, {"int": [1, 10**400]}, {"linear": [math.nan, 1]}),
             )
         ),
         ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],

@@ -23,6 +23,9 @@ from germline.config.config_files import read_file
 from germline.types import GermlineError
 
 SCALES = ("log", "linear", "int", "probe", "values")
+LARGEST = 2.0**53
+"""Number up to which floats hold every whole number, so that any sampler can propose them."""
+
 STEPS = 4
 """Values of a range in a grid, and on the axis of a heat map."""
 
@@ -180,9 +183,9 @@ def _dimension(name: str, entry: object) -> Dimension:
     raise GermlineError(
         f"sweep: {name}: {entry!r} is no range: give a list of two values or more, each once, or "
         "one of {log: [a, b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: "
-        "[...]}, with a below b, whole numbers of int, and a above 0 of log and probe, perhaps "
-        "with {when: {OTHER.SETTING: VALUE}}; a single value is written after the config, as "
-        "KEY=VALUE"
+        "[...]}, with a below b and b up to 2^53, whole numbers of int, and a above 0 of log and "
+        "probe, perhaps with {when: {OTHER.SETTING: VALUE}}; a single value is written after the "
+        "config, as KEY=VALUE"
     )
 
 
@@ -193,8 +196,7 @@ def _is_range(scale: str, values: Any) -> bool:
     if scale == "values":
         return len({json.dumps(one, sort_keys=True) for one in values}) == len(values) > 1
     numbers = {int} if scale == "int" else {int, float}
-    if len(values) != 2 or {*map(type, values)} - numbers:
+    if len(values) != 2 or {*map(type, values)} - numbers or max(map(abs, values)) > LARGEST:
         return False
     low, high = values if scale == "int" else map(rounded, values)
-    is_above = low > 0 or scale not in ("log", "probe")
-    return is_above and low < high and math.isfinite(high - low)
+    return low < high and (low > 0 or scale not in ("log", "probe"))

@@ -11,7 +11,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer.main
 
 from germline.cli.application import app
-from germline.config.reference import OPEN, REQUIRED, ConfigSection, Setting, config_sections
+from germline.config.reference import (
+    OPEN,
+    REQUIRED,
+    ConfigSection,
+    Setting,
+    config_sections,
+    settings_of,
+)
+from germline.studies.sweep import SweepOptions
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -173,6 +181,8 @@ def _sections() -> Iterator[str]:
             yield _settings(shared)
         for part in here:
             yield from _section(part, [own for own in part.settings if own not in shared])
+    yield "## `sweep`\n\nOf `germline sweep`; no config holds it."
+    yield _settings([*settings_of(SweepOptions)])
 
 
 def _section(part: ConfigSection, own: Sequence[Setting]) -> Iterator[str]:

@@ -157,6 +157,10 @@ def test_every_kind_is_listed_with_a_line_of_meaning(what, section):
 
 def test_settings_are_listed_with_default_and_meaning():
     shown = rows("settings")
+    assert shown["sweep.sampler"] == [
+        "tpe",
+        "What proposes trials. [tpe or random or grid or cmaes or gp]",
+    ]
     assert shown["held_out.examples"] == ["100", "Held-out examples per score. [integer ≥ 1]"]
     assert shown["held_out.scorers.NAME.max_new_tokens"][0] == "512"
 

@@ -119,10 +119,12 @@ def _configs() -> Rows:
 
 
 def _settings() -> Rows:
-    from germline.config.reference import override_names
+    from germline.config.reference import OverrideName, override_names, settings_of
+    from germline.studies.sweep import SweepOptions
 
+    of_sweep = [OverrideName(f"sweep.{one.name}", (), one) for one in settings_of(SweepOptions)]
     rows = []
-    for entry in override_names():
+    for entry in [*override_names(), *of_sweep]:
         setting = entry.setting
         where = f" (of {', '.join(entry.kinds)})" if entry.kinds else ""
         accepts = setting.accepts.replace("`", "")

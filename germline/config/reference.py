@@ -56,7 +56,7 @@ def config_sections() -> tuple[ConfigSection, ...]:
             places=tuple(dict.fromkeys(places[section])),
             kind=kind_of(section),
             meaning=meaning_of(section),
-            settings=tuple(_settings(section)),
+            settings=tuple(settings_of(section)),
         )
         for section in places
     )
@@ -100,7 +100,8 @@ def _walk(place: str, section: type[Section]) -> Iterator[tuple[str, type[Sectio
                 yield from _walk(below.lstrip("."), one)
 
 
-def _settings(section: type[Section]) -> Iterator[Setting]:
+def settings_of(section: type[Section]) -> Iterator[Setting]:
+    """Yield the settings of a section; those that are sections of one kind are left out."""
     for name, field in section.model_fields.items():
         if name == "kind" or any(is_section(one) and not kind_of(one) for one in leaf_types(field)):
             continue  # a section of its own, without kinds

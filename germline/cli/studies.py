@@ -139,8 +139,7 @@ def sweep(
     stopped. The best trials get more run seeds, and the best three are trained again with new run
     seeds and scored on unseen rows. A grid maps the space instead: every trial is trained to its
     end with all run seeds. The same command continues a sweep, also from several processes at once.
-    After Ctrl-C, runs finish their generation; those of a sweep that is killed train on up to their
-    rung, and the same command waits for them.
+    After Ctrl-C, and where the sweep is killed, runs finish their generation.
 
     Settings of the search are sweep.sampler (tpe, random, grid, cmaes or gp), sweep.objectives
     (score,peak_memory,tokens), sweep.seeds, sweep.test_seeds, sweep.random and sweep.storage.

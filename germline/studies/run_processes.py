@@ -105,16 +105,19 @@ class RunProcesses:
         threads = getattr(planned.engine, "threads", None)
         limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         with log_of(path).open("ab") as log:
+            ends_with_study, held = os.pipe()
             process = subprocess.Popen(
-                [sys.executable, "-m", "germline", *arguments, "--json"],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "germline.cli.study_command", *arguments, "--json"],
+                stdin=ends_with_study,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=os.environ | limited,
                 start_new_session=True,  # `stop` passes an interrupt on, once
             )
+            os.close(ends_with_study)
             self._processes.add(process)
             printed = process.communicate()[0]
+            os.close(held)
             self._processes.remove(process)
             log.write(printed)
         failure = failure_of(path, printed, process.returncode)

@@ -17,6 +17,7 @@ import germline
 from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.record.early_stopping import amounts
 from germline.record.run_paths import acquire_lock, is_locked
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED, RunProcesses
@@ -303,6 +304,9 @@ def test_python_has_the_same_sweep(file, commands) -> None:
     )
     rates = [one.settings["strategy.learning_rate"] for one in found.trials]
     assert sorted(rates) == [0.01, 0.1]
+    # Minutes are those of whole trainings, and not of their generations alone.
+    for one in found.trials:
+        assert one.spent["minutes"] == one.minutes > amounts(one.runs[0].run.spent)["minutes"] > 0
     with pytest.raises(GermlineError, match="holds no sweep"):
         SweepResults(file.parent)
 
@@ -356,6 +360,28 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file, monkeypatch)
         assert spent <= TRIAL + 24
         assert RunDirectory.open(one.runs[0].path).lost_generations == range(0)
     assert np.isfinite(found.ranked[0].mean)
+
+
+def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
+    file, run = tmp_path / "toy.yaml", tmp_path / "seed-0"
+    file.write_text(as_yaml(SETTINGS | {"generations": 10**6}))
+    code = (
+        "from pathlib import Path; from germline.config import load_config; "
+        "from germline.studies.run_processes import RunProcesses; "
+        f"file = {str(file)!r}; "
+        f"RunProcesses().train(load_config(file), file, [], Path({str(run)!r}))"
+    )
+    study = subprocess.Popen([sys.executable, "-c", code])
+    until = time.monotonic() + HANG_S
+    while not (run / "generations.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert is_locked(run)
+    study.send_signal(signal.SIGKILL)
+    study.wait()
+    while is_locked(run) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_locked(run)
+    assert RunDirectory.open(run).lost_generations == range(0)  # the last one was finished
 
 
 # What Ray leaves to the garbage collector is its own business.

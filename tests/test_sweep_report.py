@@ -194,6 +194,9 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
     assert one.end_time > one.start_time > 1e9
     early = runs[(runs.config_id == 0) & (runs.seed == 1) & (runs.budget == 48)].iloc[0]
     assert early.start_time == one.start_time < early.end_time < one.end_time
+    spent = SweepResults(swept).trials[0].runs[1].run.spent
+    duration = spent["wall_s"] + spent["held_out"]["wall_s"]
+    assert one.end_time - one.start_time == pytest.approx(duration, abs=1e-3)
     assert set(space.name) < set(runs.columns)
     sigma, rate, shaping = space.itertuples()
     assert (sigma.type, sigma.lower, sigma.upper, bool(sigma.log)) == ("float", 0.1, 1.0, True)

@@ -53,7 +53,9 @@ class SweepOptions(Section):
     """How a sweep searches: `sweep.sampler=grid` on the command line."""
 
     budget: SweepBudget = SweepBudget()
-    """Limits of all trials together: the settings of `budget`, and `trials`."""
+    """Limits of all trials together: the settings of `budget`, and `trials`.
+
+    Minutes are those of all processes, with their start and held-out scores, added up."""
     sampler: Sampler = "tpe"
     """What proposes trials."""
     objectives: tuple[Literal["score", "peak_memory", "tokens"], ...] = ("score",)

@@ -17,7 +17,7 @@ from germline.config.config_files import as_yaml
 from germline.errors import count_of
 from germline.evaluation.behavior import verdict_of
 from germline.evaluation.statistics import Z_95
-from germline.record.atomic_files import write_atomically
+from germline.record.atomic_files import Row, write_atomically
 from germline.record.early_stopping import signed_score
 from germline.report.charts import Cell, Chart, HeatMap, Series, Style
 from germline.report.comparison import changed_settings
@@ -252,10 +252,8 @@ class SweepReport:
                 "metric:score [-inf; +inf] (maximize)": signed_score(score),
                 "budget": rung,
                 "seed": run.config.seed,
-                "start_time": (
-                    began := datetime.fromisoformat(run.rows[0]["written_at"]).timestamp()
-                ),
-                "end_time": began + run.rows[score.generation - 1]["budget"]["wall_s"],
+                "start_time": (began := _began(run.rows[0])),
+                "end_time": began + _seconds(run.rows[score.generation - 1]),
                 "status": "success",
                 "score": score.mean,
                 "broken": int(is_broken(run.scores[0], score)),
@@ -341,6 +339,16 @@ def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
         stopped=sum(one.state in ("pruned", "failed") and not one.at(rung) for one in trials),
         is_marked=is_marked,
     )
+
+
+def _began(row: Row) -> float:
+    return datetime.fromisoformat(row["written_at"]).timestamp() - _seconds(row)
+
+
+def _seconds(row: Row) -> float:
+    """Return the time up to a row, of generations and held-out scores, without pauses."""
+    spent = row["budget"]
+    return float(spent["wall_s"] + spent["held_out"].get("wall_s", 0.0))
 
 
 def _label(value: object) -> str:

@@ -88,6 +88,7 @@ class SweepTrial:
         path: its folder.
         tests: runs with test seeds.
         asked: its number among the trials of the sampler.
+        minutes: that processes of the search took, with their start and held-out scores.
     """
 
     number: int
@@ -99,6 +100,7 @@ class SweepTrial:
     path: Path
     tests: Sequence[CellResult] = ()
     asked: int = 0
+    minutes: float = 0.0
 
     @classmethod
     def read(cls, folder: Path, seeds: Collection[int]) -> "SweepTrial":
@@ -173,9 +175,11 @@ class SweepTrial:
     def spent(self) -> dict[str, float]:
         """What training of its runs has spent, by the names of the settings of `budget`.
 
-        Rollouts that its runs took over from other trials count too; tests do not.
+        Rollouts that its runs took over from other trials count too; tests do not. Minutes are
+        those of the generations alone in a process that was killed or has not ended.
         """
-        return _sum([amounts(one.run.spent) for one in self.runs])
+        total = _sum([amounts(one.run.spent) for one in self.runs])
+        return total | {"minutes": max(self.minutes, total["minutes"])}
 
     @property
     def peak_memory_mb(self) -> float:

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from germline.config import Config
 from germline.config.base import make_section
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
-from germline.record.early_stopping import signed_score
+from germline.record.early_stopping import MINUTE_S, signed_score
 from germline.record.run_paths import acquire_lock, is_locked, seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
@@ -113,7 +114,7 @@ class SweepRunner(RunProcesses):
         with self._sweep.lock:
             for one in self._read().trials:
                 if one.state == "failed" and not is_locked(one.path):
-                    _write_end(one.path, INTERRUPTED)
+                    _write(one.path, state="running", reason="")
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
@@ -259,21 +260,11 @@ class SweepRunner(RunProcesses):
         """
         planned, overrides = self._sweep.plan(self._trial(path).settings, rollouts)
         for seed in seeds:
-            run = seed_run(path, seed)
-            while is_locked(run) and not self.is_stopping:
-                time.sleep(POLL_S)  # its training outlived the process that began it
-            try:
-                train_seeds(planned, [seed], path).prepare()
-                one = planned.model_copy(update={"seed": seed})
-                failure = self.train(one, self._sweep.source, overrides, run)
-                if is_test and not failure:
-                    failure = self.evaluate(planned, run, ["--split unseen"])
-                    failure = "" if "split=unseen" in failure else failure  # there are no such rows
-            except GermlineError as error:
-                failure = str(error)
+            one = planned.model_copy(update={"seed": seed})
+            failure = self._train_seed(path, one, overrides, is_test=is_test)
             if failure == STOPPED:
                 return INTERRUPTED
-            facts = None if failure else CellResult(run)
+            facts = None if failure else CellResult(seed_run(path, seed))
             if facts is None or not facts.scores:
                 return "failed", failure or NO_SCORE
             if is_test or self._sweep.options.is_grid:
@@ -284,6 +275,27 @@ class SweepRunner(RunProcesses):
                 return "pruned", collapse
         return None
 
+    def _train_seed(
+        self, path: Path, planned: Config, overrides: Sequence[str], *, is_test: bool
+    ) -> str:
+        """Train one run, a test until it has a score on unseen rows; return why it failed."""
+        run, failure = seed_run(path, planned.seed), ""
+        while is_locked(run) and not self.is_stopping:
+            time.sleep(POLL_S)  # its training outlived the process that began it
+        began = time.monotonic()
+        try:
+            train_seeds(planned, [planned.seed], path).prepare()
+            failure = self.train(planned, self._sweep.source, overrides, run)
+            if is_test and not failure:
+                failure = self.evaluate(planned, run, ["--split unseen"])
+                failure = "" if "split=unseen" in failure else failure  # there are no such rows
+        except GermlineError as error:
+            failure = str(error)
+        if not is_test:
+            minutes = (time.monotonic() - began) / MINUTE_S
+            _write(path, minutes=self._trial(path).minutes + minutes)
+        return failure
+
     def _trial(self, path: Path) -> SweepTrial:
         return SweepTrial.read(path, self._sweep.seeds)
 
@@ -292,7 +304,7 @@ class SweepRunner(RunProcesses):
         if end == INTERRUPTED:
             return
         state, reason = end or ("complete", "")
-        _write_end(path, (state, reason))
+        _write(path, state=state, reason=reason)
         self._on_end(self._trial(path), "")
         self._in_a_row = self._in_a_row + 1 if state == "failed" else 0
         if self._in_a_row >= FAILURES:
@@ -302,9 +314,9 @@ class SweepRunner(RunProcesses):
             )
 
 
-def _write_end(path: Path, end: End) -> None:
-    facts = read_json(path / TRIAL_FILE)
-    write_json(path / TRIAL_FILE, facts | {"state": end[0], "reason": end[1]})
+def _write(path: Path, **facts: object) -> None:
+    """Change facts of a trial; its lock is held."""
+    write_json(path / TRIAL_FILE, read_json(path / TRIAL_FILE) | facts)
 
 
 def sweep(

@@ -20,7 +20,7 @@ from germline.record import RunDirectory
 from germline.record.early_stopping import amounts
 from germline.record.run_paths import acquire_lock, is_locked
 from germline.studies import sweep_runner
-from germline.studies.run_processes import STOPPED, RunProcesses
+from germline.studies.run_processes import STOPPED
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep
 from germline.studies.sweep_report import SweepReport
@@ -213,21 +213,6 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
-def test_an_error_of_a_worker_stops_the_others() -> None:
-    processes = RunProcesses()
-
-    def work(item: int) -> None:
-        if item:
-            raise GermlineError("no space left")
-        until = time.monotonic() + HANG_S
-        while not processes.is_stopping and time.monotonic() < until:
-            time.sleep(0.01)
-        assert processes.is_stopping
-
-    with pytest.raises(GermlineError, match="no space left"):
-        processes.in_threads(work, range(2), 2)
-
-
 def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
@@ -360,28 +345,6 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file, monkeypatch)
         assert spent <= TRIAL + 24
         assert RunDirectory.open(one.runs[0].path).lost_generations == range(0)
     assert np.isfinite(found.ranked[0].mean)
-
-
-def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
-    file, run = tmp_path / "toy.yaml", tmp_path / "seed-0"
-    file.write_text(as_yaml(SETTINGS | {"generations": 10**6}))
-    code = (
-        "from pathlib import Path; from germline.config import load_config; "
-        "from germline.studies.run_processes import RunProcesses; "
-        f"file = {str(file)!r}; "
-        f"RunProcesses().train(load_config(file), file, [], Path({str(run)!r}))"
-    )
-    study = subprocess.Popen([sys.executable, "-c", code])
-    until = time.monotonic() + HANG_S
-    while not (run / "generations.jsonl").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert is_locked(run)
-    study.send_signal(signal.SIGKILL)
-    study.wait()
-    while is_locked(run) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not is_locked(run)
-    assert RunDirectory.open(run).lost_generations == range(0)  # the last one was finished
 
 
 # What Ray leaves to the garbage collector is its own business.

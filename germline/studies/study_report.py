@@ -319,8 +319,7 @@ def _table(results: StudyResults, columns: Columns) -> Table:
 
 
 def _after(rollouts: int, one: MethodResult) -> str:
-    curves = (pair for run in one.counted for pair in run.curve)
-    known = [score.mean for at, score in curves if at["rollouts"] == rollouts]
+    known = [score for run in one.counted if (score := run.score_after(rollouts)) is not None]
     return number(statistics.fmean(known)) if len(known) == len(one.counted) else "-"
 
 

@@ -40,6 +40,9 @@ AXES = {
 OVERSPENT = 1.05
 """Factor of a budget above which the report says that a method spent more."""
 
+CALIBRATED = 1.1
+"""Factor by which a score may be later than asked: calibration takes rollouts, too."""
+
 
 class CellResult(RunFacts):
     """A run of a study in its present state."""
@@ -68,6 +71,11 @@ class CellResult(RunFacts):
         """On how many held-out examples the last score is better than the first, and worse."""
         both = (self.gain.higher, self.gain.lower) if self.gain else (0, 0)
         return both if self.scores[-1].higher_is_better else (both[1], both[0])
+
+    def score_after(self, rollouts: int) -> float | None:
+        """Return the first score after so many rollouts, or up to `CALIBRATED` more; else None."""
+        low, high = rollouts, CALIBRATED * rollouts
+        return next((one.mean for at, one in self.curve if low <= at["rollouts"] <= high), None)
 
     def reached(self, target: float) -> dict[str, float] | None:
         """Return what was spent at the first score that reaches a target; None without one."""

@@ -11,11 +11,13 @@ from threading import Thread
 from germline.cli import main
 
 
-def _interrupt_with_study() -> None:
-    os.read(0, 1)  # not sys.stdin, whose lock would be held at the end of this process
+def _interrupt_at_end(pipe: int) -> None:
+    os.read(pipe, 1)
     os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":
-    Thread(target=_interrupt_with_study, daemon=True).start()
+    study = os.dup(0)  # not inherited by graders and engines, whose standard input is empty
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    Thread(target=_interrupt_at_end, args=(study,), daemon=True).start()
     main()

@@ -78,8 +78,8 @@ def swept(tmp_path_factory, graded_in_process):
         for seed in range(2 if n == 0 else 1):
             limit = [f"budget.rollouts={2 * ROLLOUTS}"] if is_stopped else []
             run(path / f"seed-{seed}", *overrides, f"seed={seed}", "generations=4", *limit)
-        state = "pruned" if is_stopped else "complete"
-        reason = "collapsed: broken answers" if is_stopped else ""
+        state = "collapsed" if is_stopped else "complete"
+        reason = "broken answers" if is_stopped else ""
         about = {"number": n, "settings": settings, "state": state, "reason": reason}
         write_json(path / "trial.json", about | {"sampler": "grid", "asked": n})
     return folder

@@ -11,8 +11,9 @@ import pytest
 
 from germline.cli.studies import _line
 from germline.config import load_config
+from germline.record.atomic_files import write_json
 from germline.studies import sweep_runner
-from germline.studies.sweep_results import COLLAPSED, NO_BEST, SweepResults, SweepTrial
+from germline.studies.sweep_results import NO_BEST, SweepResults, SweepTrial, read_json
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -115,7 +116,7 @@ def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apar
     run: Any = trial.runs[1]
     run.has_ended = False
     assert trial.signed_scores == {0: 1.0}
-    broken = replace(faked(1, 2.0), state="pruned", reason=f"{COLLAPSED}: broken")
+    broken = replace(faked(1, 2.0), state="collapsed", reason="broken")
     running = replace(faked(2, 2.0), state="running")
     summary = faked_results(faked(0, 1.0), broken, running).summary()
     assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 stopped"
@@ -150,7 +151,7 @@ def test_a_walk_to_the_edge_is_no_collapse_where_the_score_is_better(code, gain,
         rows=[],
         config=load_config({}),
     )
-    assert collapse_of(run) == ("collapsed: it broke" if ends else "")
+    assert collapse_of(run) == ("it broke" if ends else "")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_run_far_from_its_start_has_collapsed_unless_its_score_is_better(row, 
     assert kl_from_start(run)[0] == pytest.approx(kl, nan_ok=True)
     for gain, ends in ((3.0, False), (0.0, not math.isnan(kl))):
         run.scores = [faked(0, one).runs[0].scores[-1] for one in (1.0, 1.0 + gain)]
-        said = f"collapsed: the KL divergence of {of} from the start is {kl:g} nats per token"
+        said = f"the KL divergence of {of} from the start is {kl:g} nats per token"
         assert collapse_of(run) == (said if ends else "")
     run.config = load_config({}, ["task.kl_coef=0", "task.kl_per=completion"])
     run.rows = [{"parts": {"kl": 30.0}}]  # in nats per completion
@@ -240,12 +241,13 @@ def test_the_best_of_each_sampler_is_tested() -> None:
 
 
 def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
-    def trial(number: int, score: float | None, collapsed: object) -> Any:
-        made = {"path": number, "sampler": "tpe", "mean": score, "has_collapsed": collapsed}
+    def trial(number: int, score: float | None, state: str) -> Any:
+        made = {"path": number, "sampler": "tpe", "mean": score, "state": state}
         first = score and HeldOutScore(1, "score", score, 0.1, 20, score)
         return SimpleNamespace(**made, runs=[first, "a raced seed"])
 
-    known = [(9.0, True), (8.0, True), (3.0, False), (5.0, False), (None, False)]
+    known: list[tuple[float | None, str]] = [(9.0, "collapsed"), (8.0, "collapsed")]
+    known += [(one, "running") for one in (3.0, 5.0, None)]
     trials = [trial(number, *one) for number, one in enumerate(known)]
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
@@ -265,7 +267,7 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
     monkeypatch,
 ) -> None:
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(stops=[24, 72, 216], first_seeds=[0])
+    runner._sweep = SimpleNamespace(stops=[24, 72, 216], seeds=[0, 1])
     steps: list[tuple[str, int]] = []
     monkeypatch.setattr(runner, "_train", lambda _path, _seeds, stop: steps.append(("train", stop)))
     monkeypatch.setattr(runner, "_halve", lambda _path, stop: steps.append(("halve", stop)))
@@ -275,12 +277,31 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
         # Killed where the run had reached the rung, and nothing was decided.
         runs = [SimpleNamespace(config=config)] if budget else []
         trial = SimpleNamespace(
-            runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
+            seeds=1, runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
         )
         monkeypatch.setattr(runner, "_trial", lambda _path, trial=trial: trial)
         steps.clear()
         runner._search(Path())
         assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
+
+
+@pytest.mark.parametrize(("limit", "seeds"), [(29, [1, 1]), (30, [2, 1]), (40, [2, 2])])
+def test_the_race_gives_run_seeds_within_the_budget(tmp_path, monkeypatch, limit, seeds) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}").mkdir()
+        write_json(tmp_path / f"{number}/trial.json", {"seeds": 1})
+    found = faked_results(*(replace(faked(n, 5.0), path=tmp_path / f"{n}") for n in range(2)))
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    options = SimpleNamespace(seeds=4, budget=SimpleNamespace(limits={"rollouts": limit}))
+    runner._sweep = SimpleNamespace(options=options, limit=10, stops=[10])  # 10 are spent by each
+    assert runner._race(found, []) is False  # they are tested by other processes
+    assert runner._race(found, found.trials) == (2 in seeds)
+    assert [read_json(one.path / "trial.json")["seeds"] for one in found.trials] == seeds
+    raced = [replace(one, seeds=given) for one, given in zip(found.trials, seeds, strict=True)]
+    assert [one.is_open for one in raced] == [given == 2 for given in seeds]
+    # What the race is to spend is reserved.
+    monkeypatch.setattr(SweepTrial, "score_at", lambda *_: 5.0)
+    assert runner._affords(faked_results(*raced), {"rollouts": limit}, 1) == (2 not in seeds)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +320,7 @@ def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> N
             number=n,
             path=n,
             state="complete",
+            is_open=False,
             spent={"rollouts": 216.0},
             tests=range(begun),
             tested=SimpleNamespace(counted=range(begun // 2)),

@@ -123,7 +123,7 @@ def sweep(
         typer.Option(
             metavar="NAME=NUMBER",
             help="Limit of all trials together: trials, or a setting of budget, such as "
-            "rollouts=40000; repeatable.",
+            "rollouts=40000; repeatable. Minutes are those of whole trainings, added up.",
         ),
     ] = None,
     out: Annotated[

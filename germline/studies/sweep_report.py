@@ -37,6 +37,9 @@ FEWEST_PAIRS = 5
 BEST = 0.25
 """Share of the trials that parallel coordinates draw, and reasons name, as the best."""
 
+STOPPED = ("pruned", "collapsed", "failed")
+"""States of trials that may have no score at a rung."""
+
 NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
@@ -185,8 +188,8 @@ class SweepReport:
         rest = [one for one in self.results.trials if one not in best]
         groups: dict[str, tuple[Style, list[SweepTrial]]] = {
             f"the best {len(best)}": ("line", best),
-            "others": ("thin", [one for one in rest if not one.has_collapsed]),
-            "collapsed": ("dashed", [one for one in rest if one.has_collapsed]),
+            "others": ("thin", [one for one in rest if one.state != "collapsed"]),
+            "collapsed": ("dashed", [one for one in rest if one.state == "collapsed"]),
         }
         x = [*range(1, len(axes) + 1), len(axes)]  # the last point is a gap
         series = [
@@ -298,13 +301,13 @@ def points_at(results: SweepResults, rung: int) -> list[Point]:
 
     Trials that collapsed, whatever their answers earned, or crashed before count as the worst.
     """
-    scores = {one.number: one.score_at(rung) for one in results.trials if not one.has_collapsed}
+    scores = {one.number: one.score_at(rung) for one in results.trials if one.state != "collapsed"}
     known = {number: score for number, score in scores.items() if score is not None}
     worst = min(known.values(), default=0.0)
     return [
         (one.settings, known.get(one.number, worst))
         for one in results.trials
-        if one.number in known or one.has_collapsed or one.state == "failed"
+        if one.number in known or one.state in ("collapsed", "failed")
     ]
 
 
@@ -336,7 +339,7 @@ def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
         scores=[score.mean for _, score in known],
         broken=sum(is_broken(*both) for both in known),
         hacked=sum(is_hacked(*both) for both in known),
-        stopped=sum(one.state in ("pruned", "failed") and not one.at(rung) for one in trials),
+        stopped=sum(one.state in STOPPED and not one.at(rung) for one in trials),
         is_marked=is_marked,
     )
 

@@ -41,11 +41,9 @@ from germline.types import GermlineError, HeldOutScore
 SWEEP_FILE, TRIAL_FILE = "sweep.json", "trial.json"
 TRIALS, SHARED = "trials", "shared"
 
-TrialState = Literal["running", "complete", "pruned", "failed"]
-"""`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
-
-COLLAPSED = "collapsed"
-"""The beginning of the reason of a pruned trial whose answers or weights broke."""
+TrialState = Literal["running", "complete", "pruned", "collapsed", "failed"]
+"""`complete`: trained up to the last rung; `pruned`: a rule stopped it; `collapsed`: its answers or
+weights broke; `failed`: it crashed."""
 
 NO_BEST = (
     "no trial ends better than it began, so none is recommended: search other values (a larger "
@@ -83,11 +81,12 @@ class SweepTrial:
         settings: setting -> value, those of a condition that does not hold left out.
         runs: runs that were begun in the search, by rising run seed.
         state: of the trial; runs of a `running` trial may be shorter than those of others.
-        reason: why it was pruned or failed; empty otherwise.
+        reason: why it was stopped or failed; empty otherwise.
         sampler: what proposed it, such as `tpe` or `random`.
         path: its folder.
         tests: runs with test seeds.
         asked: its number among the trials of the sampler.
+        seeds: number of run seeds that it is to have in the search so far.
         minutes: that processes of the search took, with their start and held-out scores.
     """
 
@@ -100,6 +99,7 @@ class SweepTrial:
     path: Path
     tests: Sequence[CellResult] = ()
     asked: int = 0
+    seeds: int = 1
     minutes: float = 0.0
 
     @classmethod
@@ -111,9 +111,10 @@ class SweepTrial:
         return cls(**read_json(folder / TRIAL_FILE), path=folder, runs=runs, tests=tests)
 
     @property
-    def has_collapsed(self) -> bool:
-        """Whether it was pruned because its answers or weights broke."""
-        return self.reason.startswith(COLLAPSED)
+    def is_open(self) -> bool:
+        """Whether a run of the search is to be begun or trained on."""
+        is_short = self.state == "complete" and len(self.signed_scores) < self.seeds
+        return self.state == "running" or is_short
 
     @property
     def present(self) -> str:
@@ -281,7 +282,7 @@ class SweepResults:
         """
         if trial.state == "running":
             return None
-        if trial.state != "failed" and not trial.has_collapsed:
+        if trial.state not in ("collapsed", "failed"):
             return self.objectives(trial, trial.mean)
         scored = [run.scores for one in self.trials for run in one.runs if run.scores]
         least = min((signed_score(some[at]) for some in scored for at in (0, -1)), default=0.0)
@@ -299,7 +300,7 @@ class SweepResults:
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
-        counts = Counter(COLLAPSED if one.has_collapsed else one.present for one in self.trials)
+        counts = Counter(one.present for one in self.trials)
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]

@@ -9,7 +9,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,25 +138,17 @@ class SweepRunner(RunProcesses):
         The lock of a trial is released by the operating system when its process is killed.
         """
         results, options = self._read(), self._sweep.options
-        limits = options.budget.limits
-        free = [one for one in results.trials if not is_locked(one.path)]
+        limits, trials = options.budget.limits, results.trials
+        free = [one for one in trials if not is_locked(one.path)]
         for one in free:
-            if one.state == "running":
+            if one.is_open:
                 return one.path, self._search
         work = self._begin(results, options.searched, self._sweep.stops[0])
-        if work or any(one.state == "running" for one in results.trials):
+        # A trial that is locked and not open is in a test, or another process has just ended it.
+        if work or any(one.is_open or not (one in free or one.tests) for one in trials):
             return work
-        raced = [
-            (one, seeds, max(0.0, seeds * self._sweep.limit - one.spent["rollouts"]))
-            for one, seeds in ([] if options.is_grid else race(results, options.seeds))
-            if one in free or not one.tests  # in a test it is not in the race
-        ]
-        planned = [more for one, _, more in raced if one not in free]  # by other processes
-        for one, seeds, more in raced:
-            if one in free and self._affords(results, limits, sum(planned) + more):
-                return one.path, partial(self._race, seeds=seeds)
-        if planned:
-            return None
+        if self._race(results, free):
+            return self._next_work()
         if work := self._begin(results, limits, self._sweep.limit):
             return work  # with what the race has left
         for one in trials_to_test(results) if self._sweep.test_seeds else []:
@@ -165,6 +156,17 @@ class SweepRunner(RunProcesses):
             if not is_tested and one in free and one.number not in self._untested:
                 return one.path, self._test
         return None
+
+    def _race(self, results: SweepResults, free: Sequence[SweepTrial]) -> bool:
+        """Give trials more run seeds, as far as these are within limits; return whether any has."""
+        planned: list[float] = []
+        for one, seeds in race(results, self._sweep.options.seeds):
+            more = max(0.0, seeds * self._sweep.limit - one.spent["rollouts"])
+            limits = self._sweep.options.budget.limits
+            if one in free and self._affords(results, limits, sum(planned) + more):
+                _write(one.path, seeds=seeds)
+                planned.append(more)
+        return bool(planned)
 
     def _begin(
         self, results: SweepResults, limits: Mapping[str, float], rollouts: int
@@ -189,7 +191,8 @@ class SweepRunner(RunProcesses):
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
         facts = {"number": number, "sampler": sampler, "asked": asked[0], "settings": asked[1]}
-        write_json(path / TRIAL_FILE, {**facts, "state": "running", "reason": ""})
+        facts |= {"state": "running", "reason": "", "seeds": len(self._sweep.first_seeds)}
+        write_json(path / TRIAL_FILE, facts)
         return path, self._search
 
     def _affords(
@@ -198,21 +201,22 @@ class SweepRunner(RunProcesses):
         """Whether so many rollouts more are within limits, given what trials are training now."""
         spent = {**results.spent, "trials": len(results.trials) + new}
         spent["rollouts"] += rollouts
-        stops, seeds = self._sweep.stops, len(self._sweep.first_seeds)
+        stops = self._sweep.stops
         for one in results.trials:
-            if one.state == "running":
+            if one.is_open:
                 stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
-                spent["rollouts"] += stop * seeds - one.spent["rollouts"]
+                spent["rollouts"] += max(0.0, stop * one.seeds - one.spent["rollouts"])
         return all(
             spent[name] <= limit if name in ("rollouts", "trials") else spent[name] < limit
             for name, limit in limits.items()
         )
 
     def _search(self, path: Path) -> None:
-        """Train a trial from rung to rung, until a rule stops it."""
+        """Train a trial with its run seeds from rung to rung, until a rule stops it."""
         # The budget of a run is the rung it was last trained up to, perhaps without a decision.
-        first, seeds = self._trial(path).runs[:1], self._sweep.first_seeds
-        begun = max((one.config.budget.rollouts or 0 for one in first), default=0)
+        trial = self._trial(path)
+        seeds = self._sweep.seeds[: trial.seeds]
+        begun = max((one.config.budget.rollouts or 0 for one in trial.runs[:1]), default=0)
         stops = [stop for stop in self._sweep.stops if stop >= begun]
         ends = (self._train(path, seeds, stop) or self._halve(path, stop) for stop in stops)
         self._end(path, next(filter(None, ends), None))
@@ -225,7 +229,7 @@ class SweepRunner(RunProcesses):
         results = self._read()
         trial = next(one for one in results.trials if one.path == path)
         peers = [
-            -math.inf if one.has_collapsed else signed_score(score)
+            -math.inf if one.state == "collapsed" else signed_score(score)
             for one in results.trials
             if one.sampler == trial.sampler
             and one is not trial
@@ -236,10 +240,6 @@ class SweepRunner(RunProcesses):
             return "pruned", f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
         is_affordable = self._affords(results, self._sweep.options.budget.limits, 0)
         return None if is_affordable else ("pruned", "the budget is spent")
-
-    def _race(self, path: Path, seeds: int) -> None:
-        """Train a complete trial with more run seeds."""
-        self._end(path, self._train(path, self._sweep.seeds[:seeds], self._sweep.limit))
 
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
@@ -272,7 +272,7 @@ class SweepRunner(RunProcesses):
             if seed == self._sweep.base.seed and is_silent(facts):
                 return "pruned", NO_SIGNAL
             if collapse := collapse_of(facts):
-                return "pruned", collapse
+                return "collapsed", collapse
         return None
 
     def _train_seed(

@@ -24,7 +24,7 @@ from germline.evaluation.statistics import Z_95
 from germline.record.metrics_rows import calibrated_kl, signal
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import number
-from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
+from germline.studies.sweep_results import SweepResults, SweepTrial
 
 REDUCTION = 3
 """Factor between rungs; the inverse is the share of trials that go on."""
@@ -56,11 +56,11 @@ def collapse_of(run: RunFacts) -> str:
     is_better = is_clearly_better(run.scores[-1], run.scores[0])
     codes = COLLAPSES if is_better else (*COLLAPSES, *UNLESS_BETTER)
     if found := next((one for one in run.findings if one.code in codes), None):
-        return f"{COLLAPSED}: {found.sentence}"
+        return found.sentence
     kl, of = kl_from_start(run)
     if is_better or not kl > MOST_KL:
         return ""
-    return f"{COLLAPSED}: the KL divergence of {of} from the start is {number(kl)} nats per token"
+    return f"the KL divergence of {of} from the start is {number(kl)} nats per token"
 
 
 def is_silent(run: RunFacts) -> bool:

@@ -250,6 +250,7 @@ def test_the_shipped_study_is_read_by_name() -> None:
     study = Study(Path("nano_es_vs_rl"))
     assert len(study.cells) == 2 * len(study.file.methods) * 5
     assert {cell.seed for cell in study.cells[: len(study.configs)]} == {0}
+    assert {one.task.kind for one in Study(Path("wordle")).configs.values()} == {"wordle"}
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from germline.analysis.changes import (
     spectrum,
     stable_rank,
 )
-from germline.analysis.request import lines, methods_of, pairs_by_method, short_labels
+from germline.analysis.request import lines, method_of, pairs_by_method, short_labels
 from germline.analysis.trajectory import path_statistics
 from germline.cli.application import app
 from germline.cli.results import analyze as command
@@ -326,7 +326,7 @@ KEYS = ("products", "visible")
     ],
 )
 def test_only_run_seeds_of_one_folder_are_one_method(labels, methods):
-    assert methods_of(labels) == methods
+    assert [*map(method_of, short_labels(labels))] == methods
 
 
 def test_two_sources_have_two_labels():
@@ -337,7 +337,7 @@ def test_two_sources_have_two_labels():
 
 
 def test_pairs_of_seeds_are_together():
-    pairs = pairs_by_method(["m/es/seed-0", "m/es/seed-1", "m/grpo"])
+    pairs = pairs_by_method(["es", "es", "grpo"])
     assert pairs == {"es": [(0, 1)], "es and grpo": [(0, 2), (1, 2)]}
 
 

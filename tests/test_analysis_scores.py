@@ -87,8 +87,8 @@ def test_the_kl_is_that_of_two_engines(scorer):
 
 def test_a_point_is_the_sum_of_its_parts(scorer):
     nano, other = scorer.request.opened
-    name = next(name for name in scorer.start.shapes if "down_proj" in name)
-    start, a, b = (one.read(name) for one in (scorer.start, nano, other))
+    name = next(name for name in scorer.request.start.shapes if "down_proj" in name)
+    start, a, b = (one.read(name) for one in (scorer.request.start, nano, other))
     mixed = Point(((0.25, nano), (0.5, other))).read(name, start)
     torch.testing.assert_close(mixed, 0.25 * start + 0.25 * a + 0.5 * b)
     assert torch.equal(Point(((1.0, nano),)).read(name, start), a)
@@ -97,8 +97,8 @@ def test_a_point_is_the_sum_of_its_parts(scorer):
 
 def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
     nano = scorer.request.opened[0]
-    one, two, *_ = scorer.start.shapes
-    start, again = scorer.start.read(one), scorer.start.read(two)
+    one, two, *_ = scorer.request.start.shapes
+    start, again = scorer.request.start.read(one), scorer.request.start.read(two)
     drawn = Point(((1.0, nano),), {one: 0.5}).read(one, start) - nano.read(one)
     assert float(drawn.square().mean().sqrt()) == pytest.approx(0.5, rel=0.02)
     assert torch.equal(Point((), {one: 0.5}).read(two, again), again)
@@ -109,7 +109,7 @@ def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
 
 def test_the_head_and_the_thirds_of_the_layers_are_groups(scorer):
     groups = layer_groups(scorer)
-    assert groups[ALL] == frozenset(scorer.start.shapes)
+    assert groups[ALL] == frozenset(scorer.request.start.shapes)
     assert groups[HEAD] < groups[ALL]
     assert len(groups[HEAD]) == 1
     layers = [names for name, names in groups.items() if name.startswith("layers")]

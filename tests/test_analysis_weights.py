@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import germline
 from germline.analysis import analyze, open_weights
-from germline.analysis.weights import check_same_start
+from germline.analysis.weights import common_start
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.weights import load_engine, load_single_model
@@ -73,8 +73,7 @@ def test_a_run_is_compared_with_its_fork(trained, tmp_path):
     opened: list[Any] = [open_weights(one, folder=tmp_path) for one in (path, fork)]
     assert opened[1].start.digest == open_weights(path, 0, folder=tmp_path).digest
     assert opened[1].base is opened[1].start
-    check_same_start(opened)
-    assert opened[1].base.digest == opened[0].base.digest
+    assert common_start(opened).digest == opened[0].base.digest
     (pair,) = analyze("cosine", [path, fork]).values["pairs"]
     assert pair["pair"] == ["run", "fork"]
 
@@ -154,11 +153,11 @@ def test_other_starts_are_refused_with_their_digests(tiny, tmp_path):
         one = open_weights(tiny["llama"], folder=tmp_path)
         one.start = one.base = open_weights(start, folder=tmp_path)
         found.append(one)
-    said = refusal(check_same_start, found)
+    said = refusal(common_start, found)
     assert all(one.base.digest[:16] in said for one in found)
     copy = shutil.copytree(tiny["llama"], tmp_path / "copy")
     found[1].base = open_weights(copy, folder=tmp_path)
-    check_same_start(found)
+    common_start(found)
 
 
 def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
@@ -172,8 +171,7 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     assert second.base is second.start
     name = next(name for name in first.shapes if name.endswith("up_proj.weight"))
     torch.testing.assert_close(second.base.read(name), first.read(name))
-    check_same_start([first, second])
-    assert second.base.digest == first.base.digest != second.start.digest
+    assert common_start([first, second]).digest == first.base.digest != second.start.digest
     for one in (path, again):  # two runs of one name, without signal: their charts are empty
         result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
         assert not result.rows

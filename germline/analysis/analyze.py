@@ -17,13 +17,7 @@ from germline.analysis.changes import cosine, deltas
 from germline.analysis.request import Request, Result, short_labels
 from germline.analysis.scores import coverage, directions, modes, robustness
 from germline.analysis.trajectory import trajectory
-from germline.analysis.weights import (
-    Generation,
-    Source,
-    Weights,
-    check_same_start,
-    open_weights,
-)
+from germline.analysis.weights import Generation, Source, Weights, open_weights
 from germline.config.base import make_section
 from germline.record.atomic_files import check_writable, write_atomically, write_json
 from germline.report.plots import draw_panels
@@ -86,19 +80,18 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
             opened += [open_weights(source, one, began, folder=rebuilt) for one in generations]
         for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
             one.label = label
-        check_same_start(opened)
-        result = ANALYSES[what](Request(what, opened, section, folder, watch), section)
+        request = Request(what, opened, section, folder, watch)
+        result = ANALYSES[what](request, section)
         if out:
             write_json(folder / f"{what}.json", result.as_json())
-        if out and result.charts:
             draw_panels(folder / f"{what}.png", result.title, result.charts)
         if out and emit:
-            merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
+            merge = f"merge: mergekit-yaml {write_merge(request, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
     return result
 
 
-def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
+def write_merge(request: Request, folder: Path) -> Path:
     """Write the YAML of a merge of sources for the program `mergekit`; return its path.
 
         merged = start + sum_i weight_i (model_i - start)    task arithmetic (Ilharco et al. 2023)
@@ -111,13 +104,12 @@ def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
         # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
         return {"path": str((path or _exported(one, generation, folder / "models")).resolve())}
 
-    start = place(opened[0], (opened[0].base or opened[0]).path, -1)
-    models = []
-    for one in opened:
+    start, models = place(request.opened[0], request.start.path, -1), []
+    for one in request.opened:
         model = {"model": place(one, one.path, one.generation)}
         if one.path and is_adapter(one.path):
             model = {"model": {**start}, "lora": model["model"]}
-        models.append({"model": model, "parameters": {"weight": 1 / len(opened)}})
+        models.append({"model": model, "parameters": {"weight": 1 / len(request.opened)}})
     base = {"merge_method": "task_arithmetic", "base_model": {"model": start}}
     text = yaml.safe_dump({**base, "models": models, "dtype": "float32"}, sort_keys=False)
     write_atomically(folder / "merge.yaml", text.encode())

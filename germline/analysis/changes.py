@@ -33,7 +33,6 @@ some of them alike.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,6 @@ from germline.analysis.request import (
     Request,
     Result,
     lines,
-    methods_of,
     pairs_by_method,
     tensor_groups,
 )
@@ -76,8 +74,6 @@ COLUMNS = ("source", "module", "norm", "random_walk", "relative", *SHARES, *SPEC
 
 RESAMPLES = 1000
 
-UNCHANGED = " has the weights of its start: nothing changed"
-
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
 
@@ -93,13 +89,15 @@ class DeltaSettings(Section):
 
     spectrum_width: int = 2048
     """Matrices whose shorter side is longer have no alpha and no angle, which take its cube."""
+    layers: bool = False
+    """Whether the table has a row for each layer as well."""
 
 
 def deltas(request: Request, settings: DeltaSettings) -> Result:
     """Measure the change of every tensor of every source."""
     tensors: dict[str, dict[str, Row]] = {}
     rows: list[Row] = []
-    for one, method in zip(request.opened, methods_of(request.labels), strict=True):
+    for one, method in zip(request.opened, request.methods, strict=True):
         walk, of = _walk(one), tensors.setdefault(one.label, {})
         for name in request.names:
             key = f"{one.label} {name}"
@@ -109,6 +107,7 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
         for group, some in tensor_groups(request.names).items():
             about = {"source": one.label, "method": method, "module": group}
             rows.append(about | _total([of[name] for name in some]))
+    notes = unchanged(request, [row["norm"] for row in rows if row["module"] == "all"])
     layers = [row for row in rows if isinstance(row["module"], int)]
     norms = lines(layers, "method", "module", "norm")
     walks = lines(layers, "method", "module", "random_walk", "dashed")
@@ -119,10 +118,14 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
         Chart("norm of the change", "", "layer", norms, log_y=is_any),
         Chart("share visible in bf16", "", "layer", visible),
     ]
-    alike = [row for row in rows if row["module"] == "all" and not row["norm"]]
-    notes = [f"{row['source']}{UNCHANGED}" for row in alike]
-    changed = [row for row in rows if row["norm"] and row not in layers]
-    return Result("Change of the weights", COLUMNS, changed, charts, {"tensors": tensors}, notes)
+    shown = [row for row in rows if row["norm"] and (settings.layers or row not in layers)]
+    return Result("Change of the weights", COLUMNS, shown, charts, {"tensors": tensors}, notes)
+
+
+def unchanged(request: Request, norms: Sequence[float] | np.ndarray) -> list[str]:
+    """Return a note for each source whose change has the norm 0."""
+    labels = [label for label, norm in zip(request.labels, norms, strict=True) if not norm]
+    return [f"{label} has the weights of its start: nothing changed" for label in labels]
 
 
 def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
@@ -137,7 +140,7 @@ def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
     change, start, changed, visible = sums.tolist()
     norms = {"size": size, "norm": math.sqrt(change), "start_norm": math.sqrt(start)}
     row = {**norms, "changed": changed / size, "visible_in_bf16": visible / size}
-    if change and len(shape) == 2 and size <= MOST:
+    if change and len(shape) == 2 and min(shape) > 1 and size <= MOST:
         row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
     return row
 
@@ -172,20 +175,17 @@ def spectrum(
 ) -> Mapping[str, float]:
     """Return the stable rank of a change, the alpha before and after, and the angle in degrees.
 
-    Matrices that are wider than `widest` have the first only, and vectors nothing.
+    Matrices that are wider than `widest`, or too narrow for the angle, have the first only.
     """
-    narrow = min(start.shape)
-    if narrow < 2:
-        return {}
-    found = {"stable_rank": stable_rank(end - start)}
-    if not SUBSPACE < narrow <= widest:
-        return found
+    rank = stable_rank(end - start)
+    if not SUBSPACE < min(start.shape) <= widest:
+        return {"stable_rank": rank}
     from scipy.linalg import subspace_angles
 
     before, after = (eigenvalues_and_vectors(matrix) for matrix in (start, end))
     spans = (vectors[:, :SUBSPACE].numpy() for _, vectors in (before, after))
     return {
-        **found,
+        "stable_rank": rank,
         "alpha_before": power_law_exponent(before[0]),
         "alpha_after": power_law_exponent(after[0]),
         "angle": float(np.degrees(subspace_angles(*spans).max())),
@@ -200,9 +200,7 @@ def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np
 
 
 def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
-    """Return the stable rank (5); NaN of a matrix of zeros."""
-    if not matrix.any():
-        return math.nan
+    """Return the stable rank (5) of a matrix of at least two rows and columns, not all zero."""
     from scipy.sparse.linalg import svds
 
     start = np.random.default_rng(0).standard_normal(min(matrix.shape)).astype(np.float32)
@@ -213,19 +211,17 @@ def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
 def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
     """Return alpha (6); NaN of fewer than `FEWEST` positive values."""
     values = np.sort(eigenvalues[eigenvalues > eigenvalues.max(initial=0) * 1e-12])
-    best, alpha = math.inf, math.nan
+    best = math.inf, math.nan
     for first in range(len(values) - FEWEST + 1):
-        tail = values[first:]
-        logs = np.log(tail / tail[0])
+        logs = np.log(values[first:] / values[first])
         if not logs.any():
             continue
-        found = 1 + len(tail) / logs.sum()
-        fitted = 1 - np.exp(logs * (1 - found))
-        steps = np.arange(len(tail) + 1) / len(tail)
+        alpha = float(1 + len(logs) / logs.sum())
+        fitted = 1 - np.exp(logs * (1 - alpha))
+        steps = np.arange(len(logs) + 1) / len(logs)
         distance = max(np.abs(fitted - steps[:-1]).max(), np.abs(fitted - steps[1:]).max())
-        if distance < best:
-            best, alpha = distance, found
-    return float(alpha)
+        best = min(best, (distance, alpha))
+    return best[1]
 
 
 def cosine(request: Request, settings: Section) -> Result:
@@ -239,7 +235,7 @@ def cosine(request: Request, settings: Section) -> Result:
     rows: list[Row] = []
     of_pairs: list[Row] = []
     layers: list[Row] = []
-    by_method = pairs_by_method(labels)
+    by_method = pairs_by_method(request.methods)
     for methods, pairs in by_method.items():
         sums, is_many = pair_sums(kept, pairs), len(by_method) > MOST_CURVES
         curve = "different methods" if is_many and " and " in methods else methods
@@ -259,8 +255,7 @@ def cosine(request: Request, settings: Section) -> Result:
             if group == "all":
                 each = zip(pairs, values["cosine"].tolist(), strict=True)
                 of_pairs += [{"pair": [labels[a], labels[b]], "cosine": c} for (a, b), c in each]
-    norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
-    notes = [f"{label}{UNCHANGED}" for label in compress(labels, norms == 0)]
+    notes = unchanged(request, np.sum([np.diag(row["products"]) for row in kept], axis=0))
     curves = lines(layers, "curve", "layer", "cosine")
     chances = lines(layers, "of", "layer", "chance", "dashed")
     curves += [replace(one, color=MOST_CURVES) for one in chances]
@@ -283,12 +278,11 @@ def _measure_all(opened: Sequence[Weights], name: str) -> Row:
 def pair_sums(rows: Sequence[Row], pairs: Sequence[tuple[int, int]]) -> Sums:
     """Return the sums of pairs of sources, given those of each tensor over all sources."""
     first, second = np.transpose(pairs)
+    places = (first, second), (first, first), (second, second)
     products, visible = (np.array([row[key] for row in rows]) for key in ("products", "visible"))
-    norms, counts = (np.einsum("tii->ti", some) for some in (products, visible))
     sizes = np.repeat([[row["size"]] for row in rows], len(pairs), axis=1)
-    of_changes = products[:, first, second], norms[:, first], norms[:, second]
-    seen = visible[:, first, second], counts[:, first], counts[:, second]
-    return np.stack([sizes, *of_changes, *seen]).astype(np.float64)
+    of_pairs = [some[:, a, b] for some in (products, visible) for a, b in places]
+    return np.stack([sizes, *of_pairs]).astype(np.float64)
 
 
 def agreement(sums: Sums) -> dict[str, Float64[np.ndarray, " pairs"]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
-from germline.analysis.weights import Weights, shared_names
+from germline.analysis.weights import Weights, common_start, shared_names
 from germline.config.base import Section
 from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row, append_rows, keep_rows, plain, read_rows
@@ -74,9 +74,11 @@ class Request:
 
     Attributes:
         what: the name of the analysis.
-        opened: the weights of the sources, whose starts are known and the same model.
+        opened: the weights of the sources.
         watch: is called with what is measured now.
+        start: the model that training of all sources began with.
         labels: of the sources.
+        methods: of the sources; those of a folder of run seeds are of one method.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class Request:
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.what, self.opened, self.watch = what, opened, watch
+        self.start = common_start(opened)
         self.labels = [one.label for one in opened]
+        self.methods = [method_of(label) for label in self.labels]
         models = [[one.identity, one.start and one.start.identity] for one in opened]
         question = repr([models, settings.model_dump()]).encode()
         self._path = folder / f"{what}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
@@ -141,19 +145,15 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     return short if len({*short}) == len(short) else numbered
 
 
-def methods_of(labels: Sequence[str]) -> list[str]:
-    """Return the method of each source; those of a folder of run seeds are of one method."""
-    folders = [re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label) for label in labels]
-    different = [*dict.fromkeys(folders)]
-    short = dict(zip(different, short_labels(different), strict=True))
-    return [short[folder] for folder in folders]
+def method_of(label: str) -> str:
+    """Return the label of a source without its run seed, of one or several generations."""
+    return re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label)
 
 
-def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]]:
+def pairs_by_method(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
     """Return the pairs of sources, those between seeds of the same two methods together."""
-    methods = methods_of(labels)
     pairs: dict[str, list[tuple[int, int]]] = {}
-    for first, second in combinations(range(len(labels)), 2):
+    for first, second in combinations(range(len(methods)), 2):
         names = dict.fromkeys([methods[first], methods[second]])
         pairs.setdefault(" and ".join(names), []).append((first, second))
     return pairs
@@ -173,9 +173,10 @@ def lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line") -
             if row[by] == label and value is not None and not math.isnan(value):
                 at.setdefault(row[x], []).append((value, *ends))
         if at:
-            mean = [fmean(one[0] for one in some) for some in at.values()]
-            low = [min(one[1] for one in some) for some in at.values()]
-            high = [max(one[2] for one in some) for some in at.values()]
-            band = (low, high) if low != high and style == "line" else ([], [])
-            found.append(Series(label, [*at], mean, *band, color, style))
+            means, lows, highs = zip(
+                *(zip(*some, strict=True) for some in at.values()), strict=True
+            )
+            band = [*map(min, lows)], [*map(max, highs)]
+            band = band if band[0] != band[1] and style == "line" else ([], [])
+            found.append(Series(label, [*at], [*map(fmean, means)], *band, color, style))
     return found

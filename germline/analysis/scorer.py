@@ -136,7 +136,6 @@ class WeightsScorer:
     request: Request
     engine: InProcessEngine
     fleet: LocalFleet
-    start: Weights
     evaluated: SourceEvaluation
     sign: float
     _served: Point | None = None
@@ -156,7 +155,7 @@ class WeightsScorer:
         """Return the root mean square of each tensor of the start, or of what weights changed."""
         sizes = {}
         for name in self.engine.serving:
-            value = self.start.read(name)
+            value = self.request.start.read(name)
             sized = value if weights is None else weights.read(name).sub_(value)
             sizes[name] = float(sized.square_().mean(dtype=torch.float64).sqrt())
         return sizes
@@ -170,7 +169,7 @@ class WeightsScorer:
         """Return the engine, which serves a point."""
         if self._served != point:
             for name, serving in self.engine.serving.items():
-                serving.copy_(point.read(name, self.start.read(name)))
+                serving.copy_(point.read(name, self.request.start.read(name)))
             self._served = point
         return self.engine
 
@@ -233,9 +232,8 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         GermlineError: no task is known, or the start has other tensors than the model.
     """
     opened = request.opened
-    start = opened[0].base or opened[0]
     run = next((one.directory for one in opened if one.directory), None)
-    source = run.path if run else start.path
+    source = run.path if run else request.start.path
     if source is None or not (run or settings.task):
         raise GermlineError(
             f"{request.what}: weights are scored on the task of a run: name a run among the "
@@ -259,7 +257,7 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         stack.callback(graders.close)
         fleet = LocalFleet(engine, graders, config.microbatch)
         sign = 1.0 if evaluated.task.metric_higher_is_better else -1.0
-        yield WeightsScorer(request, engine, fleet, start, evaluated, sign)
+        yield WeightsScorer(request, engine, fleet, evaluated, sign)
 
 
 def score_and_interval(values: Values) -> Estimate:

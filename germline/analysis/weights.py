@@ -150,28 +150,31 @@ def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tens
         yield torch.stack(read[0]), torch.stack(read[1])
 
 
-def check_same_start(sources: Sequence[Weights]) -> None:
-    """Refuse sources of which training began with different models, or with an unknown one.
+def common_start(sources: Sequence[Weights]) -> Weights:
+    """Return the model that training of all sources began with.
 
-    Where a run is beside its fork, the base of both is the model that the first one began with.
+    Where a run is beside its fork, this is the model that the first one began with.
+
+    Raises:
+        GermlineError: training began with different models, or with an unknown one.
     """
     for one in sources:
-        if one.start is None:
+        if one.base is None:
             raise GermlineError(
                 f"analyze: {one.label} is a model without its training: name the model it began "
                 "with (--start MODEL)"
             )
-    bases = [one.base or one for one in sources]
+    bases = [one.base for one in sources if one.base]
     if not all(map(bases[0].equals, bases)):
-        bases = [one.base or one for one in bases]
+        bases = [base.base or base for base in bases]
     for one, base in zip(sources, bases, strict=True):
-        one.base = base
         if not base.equals(bases[0]):
             raise GermlineError(
                 f"analyze: {sources[0].label} began with weights of digest {bases[0].digest[:16]} "
                 f"({bases[0].label}), and {one.label} with {base.digest[:16]} ({base.label}): "
                 "compare runs of one start model"
             )
+    return bases[0]
 
 
 def shared_names(models: Sequence[Weights]) -> list[str]:

@@ -94,8 +94,8 @@ def restore(
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     included = entries[: generation + 1]
-    if strategy and start < generation and isinstance(entries[0].update, MeanUpdate):
-        included = recall_updates(strategy.recall, included)
+    if strategy and start < generation:
+        included = with_steps(included, strategy)
     for entry in included[start + 1 :]:
         if follows_gradients([entry]):
             raise _without_snapshot(folder, generation)
@@ -121,6 +121,13 @@ def recall_updates(
     """Let a strategy or a method recall the updates of a journal; return complete entries."""
     updates = recall([entry.update for entry in entries])
     return [replace(entry, update=update) for entry, update in zip(entries, updates, strict=True)]
+
+
+def with_steps(entries: Sequence[JournalEntry], strategy: Strategy) -> Sequence[JournalEntry]:
+    """Return the entries of a journal; a strategy computes the steps of those with utilities."""
+    if not any(isinstance(entry.update, MeanUpdate) for entry in entries):
+        return entries
+    return recall_updates(strategy.recall, entries)
 
 
 def _without_snapshot(folder: Path | None, generation: int) -> GermlineError:

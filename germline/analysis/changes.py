@@ -70,14 +70,10 @@ SPECTRUM = ("stable_rank", "alpha_before", "alpha_after", "angle")
 SHARES = ("changed", "visible_in_bf16")
 """Values of a tensor that are averaged by its size."""
 
-COLUMNS = ("source", "module", "norm", "random_walk", "relative", *SHARES, *SPECTRUM)
-
 RESAMPLES = 1000
 
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
-
-PAIR_COLUMNS = ("methods", "module", "pairs", "cosine", "chance", "overlap", "overlap_by_chance")
 
 Sums = Float64[np.ndarray, "sums tensors pairs"]
 """Of each tensor and pair of sources: its size, the product of the changes, their squared norms,
@@ -119,7 +115,8 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
         Chart("share visible in bf16", "", "layer", visible),
     ]
     shown = [row for row in rows if row["norm"] and (settings.layers or row not in layers)]
-    return Result("Change of the weights", COLUMNS, shown, charts, {"tensors": tensors}, notes)
+    values = {"tensors": tensors}
+    return Result("Change of the weights", shown, charts, values, notes, hidden=["method"])
 
 
 def unchanged(request: Request, norms: Sequence[float] | np.ndarray) -> list[str]:
@@ -260,7 +257,7 @@ def cosine(request: Request, settings: Section) -> Result:
     chances = lines(layers, "of", "layer", "chance", "dashed")
     curves += [replace(one, color=MOST_CURVES) for one in chances]
     charts = [Chart("cosine of the changes", "", "layer", curves)]
-    return Result("Cosine of the changes", PAIR_COLUMNS, rows, charts, {"pairs": of_pairs}, notes)
+    return Result("Cosine of the changes", rows, charts, {"pairs": of_pairs}, notes)
 
 
 def _measure_all(opened: Sequence[Weights], name: str) -> Row:

@@ -18,13 +18,9 @@ from typing import Any, cast
 
 from germline.analysis.weights import Weights, common_start, shared_names
 from germline.config.base import Section
-from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row, append_rows, keep_rows, plain, read_rows
 from germline.report.charts import Chart, Series, Style
 from germline.report.text_format import number, with_interval
-
-Estimate = tuple[float, Interval]
-"""A mean, and its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +29,25 @@ class Result:
 
     Attributes:
         title: what was measured, in a few words.
-        columns: keys of the rows that the table shows.
         rows: texts, numbers, and pairs of a mean and its 95 % interval.
         charts: of the figure, below each other.
         values: what is in no row, for JSON.
         notes: sentences below the table.
+        hidden: keys of the rows that the table does not show.
     """
 
     title: str
-    columns: Sequence[str]
     rows: Sequence[Row]
     charts: Sequence[Chart]
     values: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The keys of the rows that the table shows."""
+        keys = dict.fromkeys(key for row in self.rows for key in row)
+        return [key for key in keys if key not in self.hidden]
 
     @property
     def table(self) -> list[list[str]]:

@@ -12,7 +12,7 @@ the files of the models. The KL divergence is KL(point || start) along the texts
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -21,20 +21,20 @@ from typing import Annotated
 import numpy as np
 import torch
 from jaxtyping import Float64
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from torch import Tensor
 
 from germline import noise
-from germline.analysis.request import Estimate, Request
+from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.config import InProcess, load_config
-from germline.config.base import Section
+from germline.config.base import Listed, Section
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
-from germline.evaluation import score_difference
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
 from germline.evaluation.kl_divergence import KlDivergence, ReadTexts, measure_texts
+from germline.evaluation.statistics import Estimate
 from germline.fleet import LocalFleet
 from germline.record.atomic_files import Row
 from germline.run.build_parts import make_engine, make_graders
@@ -44,11 +44,7 @@ from germline.types import Completion, Evaluation, Example, GermlineError
 Values = Float64[np.ndarray, " examples"]
 
 Positive = Annotated[float, Field(gt=0)]
-Numbers = Annotated[
-    tuple[Positive, ...],
-    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
-]
-"""Positive numbers; on the command line with commas between them."""
+Numbers = Annotated[tuple[Positive, ...], Listed]
 
 
 class ScoreSettings(Section):
@@ -198,8 +194,7 @@ class WeightsScorer:
 
     @cached_property
     def _start_answers(self) -> list[Answer]:
-        turns = self._answered(Point())[1]
-        return [Answer(example.prompt, said, example.answer) for example, said in turns]
+        return [Answer.to(*turn) for turn in self._answered(Point())[1]]
 
     def _facts(self, point: Point, turns: Sequence[tuple[Example, Completion]]) -> Row:
         """Compare the texts of a point with the start."""
@@ -209,10 +204,7 @@ class WeightsScorer:
 
         examples, written = map(list, zip(*turns, strict=True))
         (read,) = measure_texts(reads(point), reads(Point()), [None], examples, [written])
-        answers = [
-            Answer(example.prompt, said, example.answer, one.improbable)
-            for (example, said), one in zip(turns, read, strict=True)
-        ]
+        answers = [Answer.to(*turn, one) for turn, one in zip(turns, read, strict=True)]
         before, special_ids = self._start_answers, self.engine.special_ids
         now, then = (behavior(some, before, special_ids) for some in (answers, before))
         kl = KlDivergence.of(read) if any(one.tokens for one in read) else None
@@ -244,17 +236,14 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     config = evaluated.config
     if not isinstance(config.engine, InProcess):
         config = config.model_copy(update={"engine": InProcess()})
-    with ExitStack() as stack:
-        engine = make_engine(config, searched=False)
-        stack.callback(engine.close)
-        assert isinstance(engine, InProcessEngine)
+    engine = make_engine(config, searched=False)
+    assert isinstance(engine, InProcessEngine)
+    with closing(engine), make_graders(config, evaluated.task) as graders:
         if missing := {*engine.serving} - {*request.names}:
             raise GermlineError(
                 f"{request.what}: {min(missing)} is not in all sources, but in the model that is "
                 "scored: name models of one architecture"
             )
-        graders = make_graders(config, evaluated.task)
-        stack.callback(graders.close)
         fleet = LocalFleet(engine, graders, config.microbatch)
         sign = 1.0 if evaluated.task.metric_higher_is_better else -1.0
         yield WeightsScorer(request, engine, fleet, evaluated, sign)
@@ -264,14 +253,3 @@ def score_and_interval(values: Values) -> Estimate:
     """Return the mean of scores over the examples that are known, with its 95 % interval."""
     score = score_of_values(0, "", values.tolist(), higher_is_better=True)
     return score.mean, confidence_interval(score, bootstrap=True)
-
-
-def paired_difference(differences: Values) -> tuple[Estimate, int]:
-    """Return the mean of paired differences that are known, with its 95 % interval, and its sign.
-
-    The sign is 0 if chance explains it.
-    """
-    finite = differences[np.isfinite(differences)]
-    known = tuple(np.round(finite, 12).tolist())  # 0.3 - 0.1 is not 0.2
-    interval = score_difference.difference_interval(known)
-    return (float(np.mean(known)), interval), score_difference.certain_sign(known)

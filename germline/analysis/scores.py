@@ -45,9 +45,7 @@ than the greedy answer of the start. Progressions and regressions compare a mode
 with those of the start (McNemar's test).
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -55,7 +53,7 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
-from germline.analysis.request import Request, Result, cell, lines
+from germline.analysis.request import Request, Result, cell, lines, tensor_groups
 from germline.analysis.scorer import (
     Numbers,
     Point,
@@ -64,11 +62,11 @@ from germline.analysis.scorer import (
     Values,
     WeightsScorer,
     open_scorer,
-    paired_difference,
     score_and_interval,
 )
 from germline.analysis.weights import Weights
-from germline.evaluation.held_out import reductions
+from germline.evaluation.held_out import mean_of_known, reductions
+from germline.evaluation.score_difference import PairedDifference
 from germline.evaluation.statistics import mcnemar, seed_statistics
 from germline.noise import epoch_permutation
 from germline.record.atomic_files import Row
@@ -94,10 +92,6 @@ ALL, HEAD = "all weights", "head"
 LAYER_GROUPS = 3
 
 SAMPLED = "start, sampled"
-
-MODES = ("score", "kl_per_token", "kl_per_text", "behavior", "broken")
-PARTS = ("from", "direction", "distance", "score_at_-t", "score_at_t", "slope", "cost", "gain")
-NOISY = ("model", "noise_on", "scale", "rms", "score", "share_kept", "kl_per_token")
 
 
 class DirectionSettings(ScoreSettings):
@@ -137,32 +131,27 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
             f"modes takes 1 model (its delta is scaled), 2 (a line) or 3 (a plane), found "
             f"{len(models)}: name fewer"
         )
-    with open_scorer(request, settings) as scorer:
-        sign, scored = scorer.sign, {}
-        for shares in SHARES[len(models)]:
-            parts = zip(shares, models, strict=True)
-            scored[shares] = scorer.scores_at(Point(tuple(part for part in parts if part[0])))
     is_line = len(models) < 3
     title = " to ".join(["start", *labels][-2:]) if is_line else ", ".join(labels)
     names = ("share",) if len(models) == 1 else ("first", "second", "third")[: len(models)]
-    rows = [
-        {
-            **dict(zip(names, shares, strict=True)),
-            "line": title if is_line else f"{shares[2]:.2g} {labels[2]}",
-            "score": score_and_interval(one.values),
-            **one.facts,
-        }
-        for shares, one in scored.items()
-    ]
+    rows, scored = [], []
+    with open_scorer(request, settings) as scorer:
+        for shares in SHARES[len(models)]:
+            parts = zip(shares, models, strict=True)
+            score = scorer.scores_at(Point(tuple(part for part in parts if part[0])))
+            scored.append(scorer.sign * score.values)
+            about: Row = dict(zip(names, shares, strict=True))
+            about["line"] = title if is_line else f"{shares[2]:.2g} {labels[2]}"
+            rows.append({**about, "score": score_and_interval(score.values), **score.facts})
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
     titles = {"score": "score", "kl_per_token": "KL per token"}
     charts = [Chart(name, "", x_label, lines(rows, "line", x, y)) for y, name in titles.items()]
     values, notes = {}, []
     if is_line:
-        shape = line_shape(sign * np.array([one.values for one in scored.values()][: len(LINE)]))
+        shape = line_shape(np.array(scored[: len(LINE)]))
         values, notes = {"shape": shape}, [f"{title}: {shape_text(shape)}"]
     title = f"Scores {'from' if is_line else 'between'} {title}"
-    return Result(title, (*names, *MODES), rows, charts, values, notes)
+    return Result(title, rows, charts, values, notes, hidden=["line"])
 
 
 def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]:
@@ -180,14 +169,14 @@ def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]
         drops[1 + int(drops[1:-1][:, other].mean(axis=1).argmax()), some]
         for some, other in (halves, halves[::-1])
     ]
-    barrier, sign = paired_difference(np.concatenate(parts))
-    half, half_sign = paired_difference(drops[len(LINE) // 2])
+    barrier = PairedDifference.of(np.concatenate(parts))
+    half = PairedDifference.of(drops[len(LINE) // 2])
     return {
-        "barrier": barrier,
-        "is_barrier": sign > 0,
+        "barrier": barrier.estimate,
+        "is_barrier": barrier.certain_sign > 0,
         "at": LINE[int(drops.mean(axis=1).argmax())],
-        "half": half,
-        "half_sign": half_sign,
+        "half": half.estimate,
+        "half_sign": half.certain_sign,
     }
 
 
@@ -221,16 +210,15 @@ def directions(request: Request, settings: DirectionSettings) -> Result:
                 for t in (*distances, *(-t for t in distances)):
                     scored = [scorer.scores_at(one.after(parts, t)).values for one in points]
                     at[t] = np.mean(scored, axis=0)
-                means = {t: float(np.nanmean(at[t])) for t in sorted(at)}
-                curve += [{"name": name, "t": t, "score": mean} for t, mean in means.items()]
+                curve += [{"name": name, "t": t, "score": mean_of_known(at[t])} for t in sorted(at)]
                 for distance, some in averaged.items():
                     row = {"from": center, "direction": name, "distance": distance}
                     rows.append(row | _parts(at, some, scorer.sign))
             title = f"score from the {center}"
             charts.append(Chart(title, "", "distance", lines(curve, "name", "t", "score")))
     label = request.labels[0]
-    note = f"{label} {_signal(rows)}"
-    return Result(f"Directions of {label}", PARTS, rows, charts, notes=[note])
+    notes = [f"{label} {_signal(rows)}"]
+    return Result(f"Directions of {label}", rows, charts, notes=notes, hidden=["gain_sign"])
 
 
 def steps_of(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, list[Point]]:
@@ -250,14 +238,14 @@ def steps_of(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, list
 def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) -> Row:
     """Return equations (2) to (4) with intervals, and the scores at -t and t, of mean values."""
     plus, minus = (np.mean([at[side * t] for t in distances], axis=0) for side in (1, -1))
-    gain, gain_sign = paired_difference(sign * (plus - at[0.0]))
+    gain = PairedDifference.of(sign * (plus - at[0.0]))
     return {
-        "slope": paired_difference(sign * (plus - minus) / 2)[0],
-        "cost": paired_difference(sign * ((plus + minus) / 2 - at[0.0]))[0],
-        "gain": gain,
-        "gain_sign": gain_sign,
-        "score_at_-t": float(np.nanmean(minus)),
-        "score_at_t": float(np.nanmean(plus)),
+        "score_at_-t": mean_of_known(minus),
+        "score_at_t": mean_of_known(plus),
+        "slope": PairedDifference.of(sign * (plus - minus) / 2).estimate,
+        "cost": PairedDifference.of(sign * ((plus + minus) / 2 - at[0.0])).estimate,
+        "gain": gain.estimate,
+        "gain_sign": gain.certain_sign,
     }
 
 
@@ -268,60 +256,62 @@ def _signal(rows: Sequence[Row]) -> str:
         for row in rows
         if row["from"] == "run" and row["distance"] == "mean" and row["direction"] in LEARNED
     }
-    gains = [name for name, sign in signs.items() if sign > 0]
-    if gains:
-        return f"still has signal: a further step in the {gains[0]} direction improves it"
-    if all(sign < 0 for sign in signs.values()):
-        return "has no signal left: a further step costs more than its slope brings"
-    return "may have signal left: no gain or loss is certain"
+    best = max(signs, key=lambda name: signs[name])
+    return {
+        1: f"still has signal: a further step in the {best} direction improves it",
+        0: "may have signal left: no gain or loss is certain",
+        -1: "has no signal left: a further step costs more than its slope brings",
+    }[signs[best]]
 
 
 def robustness(request: Request, settings: RobustnessSettings) -> Result:
     """Score models with noise on their weights."""
+    rows: list[Row] = []
     with open_scorer(request, settings) as scorer:
         units, groups = scorer.deviations(), layer_groups(scorer)
         if settings.groups == "all":
             groups = {ALL: groups[ALL]}
-        rows: list[Row] = []
         cases = product(request.opened, groups.items(), sorted(settings.scales))
         for weights, (group, names), scale in cases:
             center, noise = ((1.0, weights),), {name: scale * units[name] for name in names}
-            clean = float(np.nanmean(scorer.scores_at(Point(center)).values))
-            numbers = sum(scorer.engine.serving[name].numel() for name in names)
             trials = range(settings.trials)
             scored = [scorer.scores_at(Point(center, noise, trial)) for trial in trials]
-            scores = [float(np.nanmean(one.values)) for one in scored]
+            scores = [mean_of_known(one.values) for one in scored]
             kl = [one.facts["kl_per_token"] for one in scored]
-            over = seed_statistics(scores)
+            over, clean = (
+                seed_statistics(scores),
+                mean_of_known(scorer.scores_at(Point(center)).values),
+            )
             row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
-            row |= {
-                "rms": scorer.norm(noise) / math.sqrt(numbers),
-                "score": (over.mean, (over.low, over.high)),
-                "without_noise": clean,
-                "share_kept": over.mean / clean if clean else None,
-                "kl_per_token": None if None in kl else float(np.mean(kl)),
-            }
-            rows.append(row)
+            rows.append(
+                row
+                | {
+                    "rms": scorer.norm(noise) / scorer.norm(dict.fromkeys(names, 1.0)),
+                    "score": (over.mean, (over.low, over.high)),
+                    "without_noise": clean,
+                    "share_kept": over.mean / clean if clean else None,
+                    "kl_per_token": None if None in kl else float(np.mean(kl)),
+                }
+            )
     first, x = request.opened[0].label, "noise, in RMS of each tensor"
     on_all = [row for row in rows if row["noise_on"] == ALL]
     of_first = [row for row in rows if row["model"] == first]
-    charts = [Chart(f"score, noise on {ALL}", "", x, lines(on_all, "model", "scale", "score"))]
+    drawn = {f"score, noise on {ALL}": lines(on_all, "model", "scale", "score")}
     if settings.groups == "each":
-        drawn = lines(of_first, "noise_on", "scale", "score")
-        charts.append(Chart(f"score of {first}", "", x, drawn))
-    return Result("Robustness to noise", NOISY, rows, [replace(c, log_x=True) for c in charts])
+        drawn[f"score of {first}"] = lines(of_first, "noise_on", "scale", "score")
+    charts = [Chart(title, "", x, series, log_x=True) for title, series in drawn.items()]
+    return Result("Robustness to noise", rows, charts, hidden=["scores", "without_noise"])
 
 
-def layer_groups(scorer: WeightsScorer) -> dict[str, frozenset[str]]:
+def layer_groups(scorer: WeightsScorer) -> dict[str, list[str]]:
     """Return the tensors of each group; a head may be tied to the embedding."""
-    infos, model = scorer.engine.weights.infos, scorer.engine.model
-    named = {ALL: frozenset(info.name for info in infos)}
+    model, groups = scorer.engine.model, tensor_groups([*scorer.engine.serving])
+    named = {ALL: groups["all"]}
     if (head := model.get_output_embeddings()) is not None:
-        tied = (name for name, one in model.named_parameters() if one is head.weight)
-        named[HEAD] = frozenset(tied)
-    layers = sorted({info.layer for info in infos if info.layer is not None})
+        named[HEAD] = [name for name, one in model.named_parameters() if one is head.weight]
+    layers = [group for group in groups if isinstance(group, int)]
     for some in map(np.ndarray.tolist, np.array_split(layers, min(LAYER_GROUPS, len(layers)))):
-        of_some = frozenset(info.name for info in infos if info.layer in some)
+        of_some = [name for layer in some for name in groups[layer]]
         named[f"layers {some[0]} to {some[-1]}"] = of_some
     return named
 
@@ -372,6 +362,5 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
                 **greedy.get(name, {}),
             }
         )
-    columns = [key for key in rows[-1] if key != "overlap"]
     chart = Chart(f"{metric}@k", "", "k", lines(at_k, "tries", "k", "score"), log_x=True)
-    return Result(f"Coverage of {len(base)} examples", columns, rows, [chart])
+    return Result(f"Coverage of {len(base)} examples", rows, [chart], hidden=["overlap"])

@@ -24,11 +24,7 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from germline.analysis.request import Request, Result
-from germline.checkpoint import (
-    follows_gradients,
-    recall_updates,
-    snapshot_generations,
-)
+from germline.checkpoint import follows_gradients, snapshot_generations, with_steps
 from germline.config.base import Section
 from germline.engines.master_weights import Masters
 from germline.record import JournalEntry, RunDirectory
@@ -36,17 +32,14 @@ from germline.record.atomic_files import Row
 from germline.report.charts import Chart, Series
 from germline.run.build_parts import strategy_of_run
 from germline.run.weights import load_engine
-from germline.types import GermlineError, MeanUpdate
+from germline.types import GermlineError
 
 NUMBERS = 1 << 26
 """Numbers of all positions together: 256 MB in fp32, and 1 GB while their steps are multiplied."""
 
 WALK = "A random walk: first principal directions 0.61, 0.15, 0.07; learned and alignment 0."
 
-COLUMNS = (
-    *("key", "steps", "path", "net", "straightness", "of_a_walk"),
-    *("learned", "alignment", "1st_direction", "2nd"),
-)
+HIDDEN = ("walk", "moved", "walked", "directions")
 
 
 def trajectory(request: Request, settings: Section) -> Result:
@@ -56,7 +49,7 @@ def trajectory(request: Request, settings: Section) -> Result:
         if one.directory is None:
             raise GermlineError(f"analyze trajectory: {one.label} is no run: it has no journal")
         rows.append(request.row(one.label, _measure, one.directory, one.generation))
-    return Result("Path of the center", COLUMNS, rows, _charts(rows), notes=[WALK])
+    return Result("Path of the center", rows, _charts(rows), notes=[WALK], hidden=HIDDEN)
 
 
 def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
@@ -80,10 +73,7 @@ def _positions(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iter
         kept = snapshot_generations(directory.snapshots)
         yield from (masters_of(generation) for generation in kept if generation < len(entries))
         return
-    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
-        strategy = strategy_of_run(directory.config, masters.dimension)
-        entries = recall_updates(strategy.recall, entries)
-    for entry in entries:
+    for entry in with_steps(entries, strategy_of_run(directory.config, masters.dimension)):
         masters.apply(entry.update)
         yield masters
 

@@ -23,7 +23,12 @@ from transformers import PreTrainedConfig
 
 from germline.config import load_config
 from germline.config.config_files import model_source
-from germline.engines.checkpoint_files import FLOATS, check_not_quantized, safetensors_files
+from germline.engines.checkpoint_files import (
+    FLOATS,
+    check_not_quantized,
+    safetensors_files,
+    stored_tensors,
+)
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import (
@@ -196,7 +201,7 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
 def _open_folder(label: str, path: Path) -> Weights:
     """Return the weights of a model folder, or of a hub id whose folder is on this machine."""
     folder = local_model_folder(unpacked_source(str(path)))
-    files = [Path(file) for file in safetensors_files(str(folder))] if folder else []
+    files = safetensors_files(str(folder)) if folder else []
     if not files:
         raise GermlineError(
             f"analyze: {label} has no safetensors files on this machine: name a run, an adapter or "
@@ -204,20 +209,13 @@ def _open_folder(label: str, path: Path) -> Weights:
         )
     with loading_errors(str(folder)):
         check_not_quantized(str(folder), PreTrainedConfig.from_pretrained(str(folder)))
-        return _from_files(label, files, identity=_stats(files), path=folder)
+        return _in_folder(label, str(folder), identity=_stats(files), path=folder)
 
 
-def _from_files(label: str, files: Sequence[Path], **about: Any) -> Weights:
-    places: dict[str, Path] = {}
-    shapes: dict[str, Shape] = {}
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a dict
-                tensor = file.get_slice(name)
-                shape = tuple(tensor.get_shape())
-                if shape and tensor.get_dtype() in FLOATS:
-                    places[name], shapes[name] = path, shape
-    return Weights(label, dict(sorted(shapes.items())), places, **about)
+def _in_folder(label: str, folder: str, **about: Any) -> Weights:
+    stored = sorted(one for one in stored_tensors(folder) if one[1] in FLOATS and one[2])
+    shapes = {name: shape for name, _, shape, _ in stored}
+    return Weights(label, shapes, {name: file for name, *_, file in stored}, **about)
 
 
 def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
@@ -253,13 +251,13 @@ def _rebuilt(label: str, identity: Sequence[Any], folder: Path, engine: Engine) 
     """Return the weights of an engine, which are written into a file."""
     masters = cast("Masters", engine.weights)
     tensors = masters.merged_tensors().items()
-    path = folder / f"{uuid.uuid4().hex}.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / uuid.uuid4().hex / "model.safetensors"
+    path.parent.mkdir(parents=True)
     with explain_write_errors(path):
         save_file({name: one.detach().float().cpu().contiguous() for name, one in tensors}, path)
-    return _from_files(label, [path], identity=identity, units=masters.units)
+    return _in_folder(label, str(path.parent), identity=identity, units=masters.units)
 
 
-def _stats(files: Sequence[Path]) -> list[Any]:
-    stats = [(str(file.resolve()), file.stat()) for file in files]
+def _stats(files: Sequence[Path | str]) -> list[Any]:
+    stats = [(str(Path(file).resolve()), Path(file).stat()) for file in files]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

@@ -242,3 +242,6 @@ TextOrPath = Annotated[
 
 Many = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 """Annotation of a list of texts that may be given as one text."""
+
+Listed = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
+"""Annotation of a list that may be given as one text, with commas between its items."""

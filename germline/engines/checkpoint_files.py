@@ -111,15 +111,15 @@ def check_not_quantized(source: str, config: PreTrainedConfig) -> None:
     """
     # Other integers are masks and positions, which old models keep.
     if getattr(config, "quantization_config", None) or any(
-        name.endswith("weight") and dtype not in FLOATS and numbers > 1
-        for name, dtype, numbers in _stored_tensors(source)
+        name.endswith("weight") and dtype not in FLOATS and math.prod(shape) > 1
+        for name, dtype, shape, _ in stored_tensors(source)
     ):
         raise GermlineError(f"model: {source!r} is quantized: use the float model it was made from")
 
 
 def stored_dtype(source: str) -> torch.dtype:
     """Return the half-precision dtype in which all weights of a model are stored, or else fp32."""
-    dtypes = {dtype for _, dtype, _ in _stored_tensors(source) if dtype.startswith(("F", "BF"))}
+    dtypes = {dtype for _, dtype, *_ in stored_tensors(source) if dtype.startswith(("F", "BF"))}
     return NARROW.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32
 
 
@@ -133,13 +133,13 @@ def safetensors_files(source: str) -> list[str]:
     return []
 
 
-def _stored_tensors(source: str) -> Iterator[tuple[str, str, int]]:
-    """Yield name, dtype and size of the tensors in the safetensors files of a model."""
+def stored_tensors(source: str) -> Iterator[tuple[str, str, tuple[int, ...], Path]]:
+    """Yield name, dtype, shape and file of the tensors in the safetensors files of a model."""
     for file in filter(os.path.isfile, safetensors_files(source)):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a dict
                 tensor = tensors.get_slice(name)
-                yield name, tensor.get_dtype(), math.prod(tensor.get_shape())
+                yield name, tensor.get_dtype(), tuple(tensor.get_shape()), Path(file)
 
 
 def unpacked_folder(source: str, *, weights: bool = True) -> Path:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+from germline.evaluation.kl_divergence import TextDivergence
 from germline.record.metrics_rows import HeldOutSample
 from germline.types import Completion, Example, HeldOutScore, Rollout
 
@@ -74,6 +75,11 @@ class Answer:
     completion: Completion
     gold: str = ""
     improbable: bool | None = None
+
+    @classmethod
+    def to(cls, example: Example, said: Completion, read: TextDivergence | None = None) -> "Answer":
+        """Return what was said to an example, and perhaps read by the start model."""
+        return cls(example.prompt, said, example.answer, read.improbable if read else None)
 
     @property
     def text(self) -> str:
@@ -294,8 +300,7 @@ def verdict_of(scores: Sequence[HeldOutScore]) -> Verdict | None:
 def answers_of(rollouts: Sequence[Rollout], examples: Sequence[Example]) -> list[Answer]:
     """Return the answers of a held-out score."""
     asked = {example.index: example for example in examples}
-    pairs = [(asked[rollout.example], rollout.completion) for rollout in rollouts]
-    return [Answer(example.prompt, completion, example.answer) for example, completion in pairs]
+    return [Answer.to(asked[rollout.example], rollout.completion) for rollout in rollouts]
 
 
 def recorded_answers(samples: Sequence[HeldOutSample]) -> list[Answer]:

@@ -31,7 +31,9 @@ import numpy as np
 from germline.evaluation.held_out import confidence_interval, mean_and_error
 from germline.evaluation.statistics import (
     Z_95,
+    Estimate,
     Interval,
+    Values,
     bootstrap_interval,
     mcnemar,
     student_t_95,
@@ -44,6 +46,9 @@ FEW_CHANGED = 10
 
 ALPHA = 0.01
 """Probability of a false alarm in a run whose score does not decline."""
+
+ROUNDING_DIGITS = 12
+"""Decimals of differences: 0.3 - 0.1 is not 0.2 in floating point."""
 
 WORTH_TELLING = 0.2
 """Share of the gain of a run that it must have lost before a decline is reported."""
@@ -71,6 +76,13 @@ class PairedDifference:
     proportion: bool
     differences: tuple[float, ...] = field(repr=False)
 
+    @classmethod
+    def of(cls, values: Values, *, proportion: bool = False) -> "PairedDifference":
+        """Summarize the differences of examples; NaN is missing."""
+        known = np.round([value for value in values if math.isfinite(value)], ROUNDING_DIGITS)
+        found = *mean_and_error(known), len(known), *_changed(known)
+        return cls(*found, proportion=proportion, differences=tuple(known.tolist()))
+
     @property
     def sign_test(self) -> float:
         """The p value of an exact two-sided sign test (McNemar's) on the examples that differ."""
@@ -80,6 +92,16 @@ class PairedDifference:
     def interval(self) -> Interval:
         """The 95 % interval of the mean, by `difference_interval`."""
         return difference_interval(self.differences, proportion=self.proportion)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean with its interval."""
+        return self.mean, self.interval
+
+    @property
+    def certain_sign(self) -> int:
+        """The sign of the mean, 0 if chance explains it, by `certain_sign`."""
+        return certain_sign(self.differences, proportion=self.proportion)
 
 
 @lru_cache  # a report asks several times for the same interval
@@ -122,7 +144,7 @@ def certain_sign(differences: tuple[float, ...], *, proportion: bool = False) ->
     return int(low > 0) - int(high < 0)
 
 
-def _changed(differences: Sequence[float]) -> tuple[int, int]:
+def _changed(differences: Values) -> tuple[int, int]:
     values = np.asarray(differences)
     return int((values > 0).sum()), int((values < 0).sum())
 
@@ -132,16 +154,8 @@ def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDiffere
     if score.metric != other.metric or len(score.values) != len(other.values):
         return None
     values = np.subtract(score.values, other.values, dtype=np.float64)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    return PairedDifference(
-        *mean_and_error(values),
-        len(values),
-        *_changed(values.tolist()),
-        proportion=score.proportion and other.proportion,
-        differences=tuple(values.tolist()),
-    )
+    difference = PairedDifference.of(values, proportion=score.proportion and other.proportion)
+    return difference if difference.n else None
 
 
 def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
@@ -152,7 +166,7 @@ def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
     """
     sign = 1.0 if score.higher_is_better else -1.0
     if difference := paired_difference(score, other):
-        return sign * certain_sign(difference.differences, proportion=difference.proportion) > 0
+        return sign * difference.certain_sign > 0
     worst = min(sign * end for end in confidence_interval(score))
     return worst > max(sign * end for end in confidence_interval(other))
 

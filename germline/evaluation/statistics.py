@@ -42,6 +42,9 @@ FEWEST_SEEDS = 5
 """Of fewer seeds no interval is given: it would be several times as wide as their range."""
 
 Interval = tuple[float, float]
+Estimate = tuple[float, Interval]
+"""A mean, and its 95 % interval."""
+
 Values = Sequence[float] | np.ndarray
 """Finite numbers, one per example, or per run seed."""
 

@@ -189,12 +189,8 @@ class SourceEvaluation:
                     written = tuned.generate(part.members, part.examples, self.decoding)
                     sides = tuned.read, start.read
                     read = measure_texts(*sides, part.members, part.examples, written)[0]
-                    answers += [
-                        Answer(example.prompt, completion, example.answer, reading.improbable)
-                        for example, completion, reading in zip(
-                            part.examples, written[0], read, strict=True
-                        )
-                    ]
+                    said = zip(part.examples, written[0], read, strict=True)
+                    answers += [Answer.to(*each) for each in said]
                     readings += read
             is_own_task = config.task.title == directory.config.task.title
             scored = directory.held_out() if is_own_task else []

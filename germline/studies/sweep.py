@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from filelock import FileLock
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from germline.config import Config, load_config
-from germline.config.base import Section, as_override
+from germline.config.base import Listed, Section, as_override
 from germline.config.loader import read_recorded
 from germline.config.run_config import Budget
 from germline.methods.method import check_task
@@ -58,7 +58,9 @@ class SweepOptions(Section):
     Minutes are those of all processes, with their start and held-out scores, added up."""
     sampler: Sampler = "tpe"
     """What proposes trials."""
-    objectives: tuple[Literal["score", "peak_memory", "tokens"], ...] = ("score",)
+    objectives: Annotated[tuple[Literal["score", "peak_memory", "tokens"], ...], Listed] = (
+        "score",
+    )
     """What is optimized; of several, the Pareto front."""
     seeds: int = Field(4, ge=1)
     """Largest number of run seeds of a trial; the first one is `seed` of the config."""
@@ -68,11 +70,6 @@ class SweepOptions(Section):
     """Whether half of the budget is spent on random search, to compare with."""
     storage: str | None = None
     """URL of Optuna's storage; default: `study.db` in the folder."""
-
-    @field_validator("objectives", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @property
     def samplers(self) -> list[str]:

@@ -21,11 +21,12 @@ from germline.analysis.changes import (
     spectrum,
     stable_rank,
 )
-from germline.analysis.request import lines, method_of, pairs_by_method, short_labels
+from germline.analysis.request import method_of, pairs_by_method, short_labels
 from germline.analysis.trajectory import path_statistics
 from germline.cli.application import app
 from germline.cli.results import analyze as command
 from germline.record import RunDirectory
+from germline.report.charts import mean_lines
 from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
@@ -344,12 +345,12 @@ def test_pairs_of_seeds_are_together():
 def test_a_line_has_the_mean_and_the_range_of_its_rows_or_one_interval():
     values = [(0, math.nan), (0, 0.5), (1, math.nan), (2, 0.25), (2, 0.75)]
     rows = [{"of": "all", "layer": layer, "cosine": value} for layer, value in values]
-    (line,) = lines(rows, "of", "layer", "cosine")
+    (line,) = mean_lines(rows, "of", "layer", "cosine")
     assert (list(line.x), list(line.y)) == ([0, 2], [0.5, 0.5])
     assert (list(line.low), list(line.high)) == ([0.5, 0.25], [0.5, 0.75])
-    (single,) = lines([{"of": "a", "t": 0, "score": (0.5, (0.25, 1.0))}], "of", "t", "score")
+    (single,) = mean_lines([{"of": "a", "t": 0, "score": (0.5, (0.25, 1.0))}], "of", "t", "score")
     assert (list(single.y), list(single.low), list(single.high)) == ([0.5], [0.25], [1.0])
-    assert not lines(rows[:2], "of", "layer", "cosine")[0].low
+    assert not mean_lines(rows[:2], "of", "layer", "cosine")[0].low
 
 
 def sums(*changes):

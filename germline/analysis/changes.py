@@ -40,18 +40,12 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from germline.analysis.request import (
-    Request,
-    Result,
-    lines,
-    pairs_by_method,
-    tensor_groups,
-)
+from germline.analysis.request import Request, Result, pairs_by_method, tensor_groups
 from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
 from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row
-from germline.report.charts import Chart
+from germline.report.charts import Chart, mean_lines
 from germline.signal_metrics import walked
 from germline.types import GermlineError
 
@@ -105,11 +99,11 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
             rows.append(about | _total([of[name] for name in some]))
     notes = unchanged(request, [row["norm"] for row in rows if row["module"] == "all"])
     layers = [row for row in rows if isinstance(row["module"], int)]
-    norms = lines(layers, "method", "module", "norm")
-    walks = lines(layers, "method", "module", "random_walk", "dashed")
+    norms = mean_lines(layers, "method", "module", "norm")
+    walks = mean_lines(layers, "method", "module", "random_walk", "dashed")
     norms += [replace(one, label=f"{one.label}: walk") for one in walks]
     is_any = any(row["norm"] for row in layers)
-    visible = lines(layers, "method", "module", "visible_in_bf16")
+    visible = mean_lines(layers, "method", "module", "visible_in_bf16")
     charts = [
         Chart("norm of the change", "", "layer", norms, log_y=is_any),
         Chart("share visible in bf16", "", "layer", visible),
@@ -253,8 +247,8 @@ def cosine(request: Request, settings: Section) -> Result:
                 each = zip(pairs, values["cosine"].tolist(), strict=True)
                 of_pairs += [{"pair": [labels[a], labels[b]], "cosine": c} for (a, b), c in each]
     notes = unchanged(request, np.sum([np.diag(row["products"]) for row in kept], axis=0))
-    curves = lines(layers, "curve", "layer", "cosine")
-    chances = lines(layers, "of", "layer", "chance", "dashed")
+    curves = mean_lines(layers, "curve", "layer", "cosine")
+    chances = mean_lines(layers, "of", "layer", "chance", "dashed")
     curves += [replace(one, color=MOST_CURVES) for one in chances]
     charts = [Chart("cosine of the changes", "", "layer", curves)]
     return Result("Cosine of the changes", rows, charts, {"pairs": of_pairs}, notes)

@@ -6,20 +6,18 @@ method.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Any, cast
 
 from germline.analysis.weights import Weights, common_start, shared_names
 from germline.config.base import Section
 from germline.record.atomic_files import Row, append_rows, keep_rows, plain, read_rows
-from germline.report.charts import Chart, Series, Style
+from germline.report.charts import Chart
 from germline.report.text_format import number, with_interval
 
 
@@ -159,26 +157,3 @@ def pairs_by_method(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
         names = dict.fromkeys([methods[first], methods[second]])
         pairs.setdefault(" and ".join(names), []).append((first, second))
     return pairs
-
-
-def lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line") -> list[Series]:
-    """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
-
-    Its band is the range of several rows, or the interval of a single mean that has one; dashed
-    lines have none.
-    """
-    found = []
-    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
-        at: dict[float, list[tuple[float, float, float]]] = {}
-        for row in rows:
-            value, ends = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
-            if row[by] == label and value is not None and not math.isnan(value):
-                at.setdefault(row[x], []).append((value, *ends))
-        if at:
-            means, lows, highs = zip(
-                *(zip(*some, strict=True) for some in at.values()), strict=True
-            )
-            band = [*map(min, lows)], [*map(max, highs)]
-            band = band if band[0] != band[1] and style == "line" else ([], [])
-            found.append(Series(label, [*at], [*map(fmean, means)], *band, color, style))
-    return found

@@ -53,7 +53,7 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
-from germline.analysis.request import Request, Result, cell, lines, tensor_groups
+from germline.analysis.request import Request, Result, cell, tensor_groups
 from germline.analysis.scorer import (
     Numbers,
     Point,
@@ -70,7 +70,7 @@ from germline.evaluation.score_difference import PairedDifference
 from germline.evaluation.statistics import mcnemar, seed_statistics
 from germline.noise import epoch_permutation
 from germline.record.atomic_files import Row
-from germline.report.charts import Chart
+from germline.report.charts import Chart, mean_lines
 from germline.types import GermlineError
 
 LINE = tuple(step / 10 for step in range(11))
@@ -145,7 +145,9 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
             rows.append({**about, "score": score_and_interval(score.values), **score.facts})
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
     titles = {"score": "score", "kl_per_token": "KL per token"}
-    charts = [Chart(name, "", x_label, lines(rows, "line", x, y)) for y, name in titles.items()]
+    charts = [
+        Chart(name, "", x_label, mean_lines(rows, "line", x, y)) for y, name in titles.items()
+    ]
     values, notes = {}, []
     if is_line:
         shape = line_shape(np.array(scored[: len(LINE)]))
@@ -215,7 +217,7 @@ def directions(request: Request, settings: DirectionSettings) -> Result:
                     row = {"from": center, "direction": name, "distance": distance}
                     rows.append(row | _parts(at, some, scorer.sign))
             title = f"score from the {center}"
-            charts.append(Chart(title, "", "distance", lines(curve, "name", "t", "score")))
+            charts.append(Chart(title, "", "distance", mean_lines(curve, "name", "t", "score")))
     label = request.labels[0]
     notes = [f"{label} {_signal(rows)}"]
     return Result(f"Directions of {label}", rows, charts, notes=notes, hidden=["gain_sign"])
@@ -296,9 +298,9 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
     first, x = request.opened[0].label, "noise, in RMS of each tensor"
     on_all = [row for row in rows if row["noise_on"] == ALL]
     of_first = [row for row in rows if row["model"] == first]
-    drawn = {f"score, noise on {ALL}": lines(on_all, "model", "scale", "score")}
+    drawn = {f"score, noise on {ALL}": mean_lines(on_all, "model", "scale", "score")}
     if settings.groups == "each":
-        drawn[f"score of {first}"] = lines(of_first, "noise_on", "scale", "score")
+        drawn[f"score of {first}"] = mean_lines(of_first, "noise_on", "scale", "score")
     charts = [Chart(title, "", x, series, log_x=True) for title, series in drawn.items()]
     return Result("Robustness to noise", rows, charts, hidden=["scores", "without_noise"])
 
@@ -362,5 +364,5 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
                 **greedy.get(name, {}),
             }
         )
-    chart = Chart(f"{metric}@k", "", "k", lines(at_k, "tries", "k", "score"), log_x=True)
+    chart = Chart(f"{metric}@k", "", "k", mean_lines(at_k, "tries", "k", "score"), log_x=True)
     return Result(f"Coverage of {len(base)} examples", rows, [chart], hidden=["overlap"])

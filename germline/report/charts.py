@@ -293,6 +293,29 @@ def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
     ]
 
 
+def mean_lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line") -> list[Series]:
+    """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
+
+    Its band is the range of several rows, or the interval of a single mean that has one; dashed
+    lines have none. Rows where `y` is not known are left out.
+    """
+    found = []
+    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
+        at: dict[float, list[tuple[float, float, float]]] = {}
+        for row in rows:
+            value, ends = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
+            if row[by] == label and value is not None and not math.isnan(value):
+                at.setdefault(row[x], []).append((value, *ends))
+        if at:
+            means, lows, highs = zip(
+                *(zip(*some, strict=True) for some in at.values()), strict=True
+            )
+            band = [*map(min, lows)], [*map(max, highs)]
+            band = band if band[0] != band[1] and style == "line" else ([], [])
+            found.append(Series(label, [*at], [*map(statistics.fmean, means)], *band, color, style))
+    return found
+
+
 def _series(
     label: str,
     rows: Sequence[Row],

@@ -9,7 +9,7 @@ from typing import Any
 
 from germline.evaluation.statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
-from germline.report.charts import Chart, Series
+from germline.report.charts import Chart, Series, mean_lines
 from germline.report.html_page import render_template
 from germline.report.text_format import (
     Table,
@@ -296,16 +296,20 @@ def _markdown(results: StudyResults, axis: str, failures: Sequence[str]) -> str:
 
 def _chart(name: str, target: float | None, axis: str, results: StudyResults) -> Chart:
     """Chart a task: the mean of each method with the band from the worst to the best seed."""
-    series, metric, caption = [], "", ""
-    for color, (_, one) in enumerate(pair for pair in results.methods if pair[0].name == name):
-        x, values = zip(*one.over(axis), strict=True)
-        ends = [*map(min, values)], [*map(max, values)]
-        series.append(Series(one.name, x, [*map(statistics.fmean, values)], *ends, color=color))
-        metric, caption = one.metric, one.counted[0].better.capitalize() + "."
+    methods = [method for task, method in results.methods if task.name == name]
+    rows = [
+        {"method": one.name, axis: cost, "score": score}
+        for one in methods
+        for cost, scores in one.over(axis)
+        for score in scores
+    ]
+    series = mean_lines(rows, "method", axis, "score")
     if target is not None and series:
         longest = max(one.x[-1] for one in series)
         label = f"target {number(target)}"
         series.append(Series(label, [0, longest], [target] * 2, color=6, style="dashed"))
+    metric, better = (methods[0].metric, methods[0].counted[0].better) if methods else ("", "")
+    caption = f"{better.capitalize()}." if better else ""
     return Chart(f"{name}: {metric}", caption, AXES[axis], series)
 
 

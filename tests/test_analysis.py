@@ -16,7 +16,6 @@ from germline.analysis.analyze import ANALYSES
 from germline.analysis.changes import (
     agreement,
     interval,
-    pair_sums,
     power_law_exponent,
     spectrum,
     stable_rank,
@@ -313,9 +312,6 @@ def test_the_command_prints_a_table_and_writes_files(toy, tmp_path):
         assert (failed.exit_code, said in failed.stderr) == (2, True)
 
 
-KEYS = ("products", "visible")
-
-
 @pytest.mark.parametrize(
     ("labels", "methods"),
     [
@@ -354,10 +350,10 @@ def test_a_line_has_the_mean_and_the_range_of_its_rows_or_one_interval():
 
 
 def sums(*changes):
-    """Return the sums of the first two sources, each a list of changes of tensors."""
+    """Return the products of two sources, each a list of changes of tensors, and the sizes."""
     by_tensor = [np.stack(some) for some in zip(*changes, strict=True)]
-    rows = [{"size": one.shape[1], **dict.fromkeys(KEYS, one @ one.T)} for one in by_tensor]
-    return pair_sums(rows, [(0, 1)])
+    products = np.array([one @ one.T for one in by_tensor])
+    return np.array([1.0 * one.shape[1] for one in by_tensor]), products
 
 
 def test_the_chance_level_is_that_of_random_directions_on_other_tensors():
@@ -366,14 +362,15 @@ def test_the_chance_level_is_that_of_random_directions_on_other_tensors():
     for _ in range(2000):
         first = [generator.normal(size=40) for _ in range(3)]
         other = [generator.normal(size=40), zero, zero]
-        found.append(agreement(sums(first, other)))
-    spread = float(np.std([one["cosine"] for one in found]))
-    assert found[0]["chance"] == pytest.approx(math.sqrt(40 / (120 * 40)))
-    assert spread == pytest.approx(found[0]["chance"][0], rel=0.15)
+        sizes, products = sums(first, other)
+        found.append(agreement(sizes, products, products))
+    spread = float(np.std([one["cosine"][0, 1] for one in found]))
+    assert found[0]["chance"][0, 1] == pytest.approx(math.sqrt(40 / (120 * 40)))
+    assert spread == pytest.approx(found[0]["chance"][0, 1], rel=0.15)
 
 
 def test_one_tensor_in_common_has_no_interval():
     one, zero = np.ones(4), np.zeros(4)
-    assert math.isnan(interval(sums([one, one, one], [one, zero, zero]))[0])
-    low, high = interval(sums([one, one, one], [one, one, zero]))
+    assert math.isnan(interval(sums([one, one, one], [one, zero, zero])[1], [(0, 1)])[0])
+    low, high = interval(sums([one, one, one], [one, one, zero])[1], [(0, 1)])
     assert math.sqrt(1 / 3) <= low < math.sqrt(2 / 3) < high < 1.001

@@ -33,6 +33,7 @@ some of them alike.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,9 @@ RESAMPLES = 1000
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
 
-Sums = Float64[np.ndarray, "sums tensors pairs"]
-"""Of each tensor and pair of sources: its size, the product of the changes, their squared norms,
-and the weights whose change is visible in bf16: in both, in the first, and in the second."""
+Sums = Float64[np.ndarray, "tensors sources sources"]
+"""Of each tensor and two sources: the product of their changes, or the number of weights whose
+change is visible in bf16 in both."""
 
 
 class DeltaSettings(Section):
@@ -223,35 +224,36 @@ def cosine(request: Request, settings: Section) -> Result:
             "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
         )
     kept = [request.row(name, _measure_all, opened, name) for name in names]
+    sums = [np.array([row[key] for row in kept], float) for key in ("size", "products", "visible")]
     rows: list[Row] = []
-    of_pairs: list[Row] = []
     layers: list[Row] = []
     by_method = pairs_by_method(request.methods)
     for methods, pairs in by_method.items():
-        sums, is_many = pair_sums(kept, pairs), len(by_method) > MOST_CURVES
-        curve = "different methods" if is_many and " and " in methods else methods
+        is_many = len(by_method) > MOST_CURVES and " and " in methods
+        curve = {"curve": "different methods" if is_many else methods, "of": "chance"}
         for group, some in tensor_groups(names).items():
-            part = sums[:, np.isin(names, some)]
-            values = agreement(part)
+            part = [one[np.isin(names, some)] for one in sums]
+            values = {key: one[tuple(np.transpose(pairs))] for key, one in agreement(*part).items()}
             known = ~np.isnan(values["cosine"])
             if isinstance(group, int):
                 each = zip(values["cosine"], values["chance"], strict=True)
-                about = {"curve": curve, "of": "chance", "layer": group}
-                layers += [{**about, "cosine": one, "chance": chance} for one, chance in each]
+                layers += [{**curve, "layer": group, "cosine": c, "chance": by} for c, by in each]
             elif known.any():
                 means: Row = {key: float(value[known].mean()) for key, value in values.items()}
-                means["cosine"] = means["cosine"], interval(part[:, :, known])
+                means["cosine"] = means["cosine"], interval(part[1], np.array(pairs)[known])
                 row = {"methods": methods, "module": group, "pairs": int(known.sum())}
                 rows.append(row | means)
-            if group == "all":
-                each = zip(pairs, values["cosine"].tolist(), strict=True)
-                of_pairs += [{"pair": [labels[a], labels[b]], "cosine": c} for (a, b), c in each]
-    notes = unchanged(request, np.sum([np.diag(row["products"]) for row in kept], axis=0))
+    whole = agreement(*sums)["cosine"].tolist()
+    found = [
+        {"pair": [labels[first], labels[second]], "cosine": whole[first][second]}
+        for first, second in chain.from_iterable(by_method.values())
+    ]
+    notes = unchanged(request, np.einsum("tii->i", sums[1]))
     curves = mean_lines(layers, "curve", "layer", "cosine")
     chances = mean_lines(layers, "of", "layer", "chance", "dashed")
     curves += [replace(one, color=MOST_CURVES) for one in chances]
     charts = [Chart("cosine of the changes", "", "layer", curves)]
-    return Result("Cosine of the changes", rows, charts, {"pairs": of_pairs}, notes)
+    return Result("Cosine of the changes", rows, charts, {"pairs": found}, notes)
 
 
 def _measure_all(opened: Sequence[Weights], name: str) -> Row:
@@ -266,44 +268,37 @@ def _measure_all(opened: Sequence[Weights], name: str) -> Row:
     return {"size": size, "products": products.tolist(), "visible": visible.tolist()}
 
 
-def pair_sums(rows: Sequence[Row], pairs: Sequence[tuple[int, int]]) -> Sums:
-    """Return the sums of pairs of sources, given those of each tensor over all sources."""
-    first, second = np.transpose(pairs)
-    places = (first, second), (first, first), (second, second)
-    products, visible = (np.array([row[key] for row in rows]) for key in ("products", "visible"))
-    sizes = np.repeat([[row["size"]] for row in rows], len(pairs), axis=1)
-    of_pairs = [some[:, a, b] for some in (products, visible) for a, b in places]
-    return np.stack([sizes, *of_pairs]).astype(np.float64)
-
-
-def agreement(sums: Sums) -> dict[str, Float64[np.ndarray, " pairs"]]:
+def agreement(
+    sizes: Float64[np.ndarray, " tensors"], products: Sums, visible: Sums
+) -> dict[str, Float64[np.ndarray, "sources sources"]]:
     """Return equations (8) to (11) over some tensors; NaN where both changed no tensor."""
-    sizes, product, first, second, both, seen, other = sums
-    changed = first > 0, second > 0, (first > 0) & (second > 0)
-    p, q, d = ((sizes * some).sum(axis=0) for some in changed)
+    squared, seen = (np.einsum("tii->ti", some) for some in (products, visible))
+    lengths, changed = np.sqrt(squared.sum(axis=0)), 1.0 * (squared > 0)
+    p, d = sizes @ changed, changed.T * sizes @ changed
     d[d == 0] = math.nan
-    lengths = np.sqrt(first.sum(axis=0) * second.sum(axis=0)) * (d / d)
-    either, by_chance = (seen + other).sum(axis=0), (seen * other / sizes).sum(axis=0)
+    both, by_chance = visible.sum(axis=0), seen.T / sizes @ seen
+    either = np.add.outer(seen.sum(axis=0), seen.sum(axis=0))
     return {
-        "cosine": product.sum(axis=0) / lengths,
-        "chance": np.sqrt(d / (p * q)),
-        "overlap": both.sum(axis=0) / np.maximum(1.0, either - both.sum(axis=0)),
+        "cosine": products.sum(axis=0) / (np.outer(lengths, lengths) * (d / d)),
+        "chance": np.sqrt(d / np.outer(p, p)),
+        "overlap": both / np.maximum(1.0, either - both),
         "overlap_by_chance": by_chance / np.maximum(1.0, either - by_chance),
     }
 
 
-def interval(sums: Sums) -> Interval:
+def interval(products: Sums, pairs: Sequence[Sequence[int]]) -> Interval:
     """Return the 95 % bootstrap interval of the mean cosine of pairs.
 
     It is NaN where two sources have changed less than two tensors in common.
     """
-    _, product, first, second, *_ = sums
-    count = len(product)
-    if ((first > 0) & (second > 0)).sum(axis=0).min() < 2:
+    first, second = np.transpose(pairs)
+    squared, count = np.einsum("tii->ti", products), len(products)
+    if ((squared[:, first] > 0) & (squared[:, second] > 0)).sum(axis=0).min() < 2:
         return math.nan, math.nan
     rng = np.random.default_rng(0)
     drawn = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
+    lengths = np.sqrt(drawn @ squared)
     with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
-        cosines = drawn @ product / np.sqrt((drawn @ first) * (drawn @ second))
+        cosines = drawn @ products[:, first, second] / (lengths[:, first] * lengths[:, second])
     low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

@@ -67,7 +67,7 @@ from germline.analysis.scorer import (
 from germline.analysis.weights import Weights
 from germline.evaluation.held_out import mean_of_known, reductions
 from germline.evaluation.score_difference import PairedDifference
-from germline.evaluation.statistics import mcnemar, seed_statistics
+from germline.evaluation.statistics import seed_statistics
 from germline.noise import epoch_permutation
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, mean_lines
@@ -145,9 +145,8 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
             rows.append({**about, "score": score_and_interval(score.values), **score.facts})
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
     titles = {"score": "score", "kl_per_token": "KL per token"}
-    charts = [
-        Chart(name, "", x_label, mean_lines(rows, "line", x, y)) for y, name in titles.items()
-    ]
+    drawn = {name: mean_lines(rows, "line", x, y) for y, name in titles.items()}
+    charts = [Chart(name, "", x_label, series) for name, series in drawn.items()]
     values, notes = {}, []
     if is_line:
         shape = line_shape(np.array(scored[: len(LINE)]))
@@ -276,25 +275,21 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
         cases = product(request.opened, groups.items(), sorted(settings.scales))
         for weights, (group, names), scale in cases:
             center, noise = ((1.0, weights),), {name: scale * units[name] for name in names}
+            clean = mean_of_known(scorer.scores_at(Point(center)).values)
             trials = range(settings.trials)
             scored = [scorer.scores_at(Point(center, noise, trial)) for trial in trials]
             scores = [mean_of_known(one.values) for one in scored]
             kl = [one.facts["kl_per_token"] for one in scored]
-            over, clean = (
-                seed_statistics(scores),
-                mean_of_known(scorer.scores_at(Point(center)).values),
-            )
+            over = seed_statistics(scores)
             row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
-            rows.append(
-                row
-                | {
-                    "rms": scorer.norm(noise) / scorer.norm(dict.fromkeys(names, 1.0)),
-                    "score": (over.mean, (over.low, over.high)),
-                    "without_noise": clean,
-                    "share_kept": over.mean / clean if clean else None,
-                    "kl_per_token": None if None in kl else float(np.mean(kl)),
-                }
-            )
+            row |= {
+                "rms": scorer.norm(noise) / scorer.norm(dict.fromkeys(names, 1.0)),
+                "score": (over.mean, (over.low, over.high)),
+                "without_noise": clean,
+                "share_kept": over.mean / clean if clean else None,
+                "kl_per_token": None if None in kl else float(np.mean(kl)),
+            }
+            rows.append(row)
     first, x = request.opened[0].label, "noise, in RMS of each tensor"
     on_all = [row for row in rows if row["noise_on"] == ALL]
     of_first = [row for row in rows if row["model"] == first]
@@ -334,9 +329,9 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
         for weights in request.opened:
             point, name = Point(((1.0, weights),)), f"{weights.label}, sampled"
             tries[name] = scorer.scores_at(point, count, temperature).samples
-            change = sign * (scorer.scores_at(point).values - base)
-            better, worse = int((change > 0).sum()), int((change < 0).sum())
-            greedy[name] = {"greedy_better": better, "worse": worse, "p": mcnemar(better, worse)}
+            change = PairedDifference.of(sign * (scorer.scores_at(point).values - base))
+            counts = {"greedy_better": change.higher, "worse": change.lower}
+            greedy[name] = {**counts, "p": change.sign_test}
     higher = sign > 0
     first, *_ = reductions(tries[SAMPLED], None, higher_is_better=higher)
     metric = first.partition("@")[0]

@@ -186,15 +186,13 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     """Return the tensors that all models have, sorted by name; refuse tensors of other shapes."""
     first, names = models[0], sorted(set.intersection(*({*one.shapes} for one in models)))
     labels = ", ".join(dict.fromkeys(one.label for one in models))
-    why = "" if names else f"no tensor is in all of {labels}"
+    why = [] if names else [f"no tensor is in all of {labels}"]
     for one, name in product(models, names):
-        if (shape := one.shapes[name]) != first.shapes[name]:
-            shapes = (
-                f"{list(shape)} in {one.label}, and {list(first.shapes[name])} in {first.label}"
-            )
-            why = f"{name} has shape {shapes}"
+        shape, expected = [*one.shapes[name]], [*first.shapes[name]]
+        if shape != expected:
+            why.append(f"{name} has shape {shape} in {one.label}, and {expected} in {first.label}")
     if why:
-        raise GermlineError(f"analyze: {why}: compare models of one architecture")
+        raise GermlineError(f"analyze: {why[0]}: compare models of one architecture")
     return names
 
 

@@ -110,6 +110,9 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert totals["all"]["norm"] == pytest.approx(math.hypot(up["norm"], down["norm"]))
     assert totals["up_proj"]["stable_rank"] == pytest.approx(up["stable_rank"])
     assert "q_proj" not in totals  # it did not change
+    by_layer = analyze("deltas", [end], start=start, settings={"layers": "true"})
+    assert [one["module"] for one in by_layer.rows if isinstance(one["module"], int)] == [0, 1]
+    assert by_layer.table[2][:2] == ["end", "1"]
     narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
     assert "alpha_after" in up
     assert "alpha_after" not in narrow["tensors"]["end"][UP]

@@ -204,7 +204,10 @@ class WeightsScorer:
 
         examples, written = map(list, zip(*turns, strict=True))
         (read,) = measure_texts(reads(point), reads(Point()), [None], examples, [written])
-        answers = [Answer.to(*turn, one) for turn, one in zip(turns, read, strict=True)]
+        answers = [
+            Answer.to(*turn, improbable=one.improbable)
+            for turn, one in zip(turns, read, strict=True)
+        ]
         before, special_ids = self._start_answers, self.engine.special_ids
         now, then = (behavior(some, before, special_ids) for some in (answers, before))
         kl = KlDivergence.of(read) if any(one.tokens for one in read) else None

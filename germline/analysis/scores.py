@@ -170,8 +170,7 @@ def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]
         drops[1 + int(drops[1:-1][:, other].mean(axis=1).argmax()), some]
         for some, other in (halves, halves[::-1])
     ]
-    barrier = PairedDifference.of(np.concatenate(parts))
-    half = PairedDifference.of(drops[len(LINE) // 2])
+    barrier, half = map(difference, (np.concatenate(parts), drops[len(LINE) // 2]))
     return {
         "barrier": barrier.estimate,
         "is_barrier": barrier.certain_sign > 0,
@@ -236,15 +235,20 @@ def steps_of(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, list
     return {**steps, "random": [Point((), sizes[0], trial) for trial in range(RANDOM)]}
 
 
+def difference(values: Values) -> PairedDifference:
+    """Summarize differences of examples that were computed from means of scores."""
+    return PairedDifference.of(np.round(values, 12))  # 0.3 - 0.1 is not 0.2
+
+
 def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) -> Row:
     """Return equations (2) to (4) with intervals, and the scores at -t and t, of mean values."""
     plus, minus = (np.mean([at[side * t] for t in distances], axis=0) for side in (1, -1))
-    gain = PairedDifference.of(sign * (plus - at[0.0]))
+    even, gain = (plus + minus) / 2 - at[0.0], difference(sign * (plus - at[0.0]))
     return {
         "score_at_-t": mean_of_known(minus),
         "score_at_t": mean_of_known(plus),
-        "slope": PairedDifference.of(sign * (plus - minus) / 2).estimate,
-        "cost": PairedDifference.of(sign * ((plus + minus) / 2 - at[0.0])).estimate,
+        "slope": difference(sign * (plus - minus) / 2).estimate,
+        "cost": difference(sign * even).estimate,
         "gain": gain.estimate,
         "gain_sign": gain.certain_sign,
     }

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from germline.evaluation.kl_divergence import TextDivergence
 from germline.record.metrics_rows import HeldOutSample
 from germline.types import Completion, Example, HeldOutScore, Rollout
 
@@ -77,9 +76,9 @@ class Answer:
     improbable: bool | None = None
 
     @classmethod
-    def to(cls, example: Example, said: Completion, read: TextDivergence | None = None) -> "Answer":
-        """Return what was said to an example, and perhaps read by the start model."""
-        return cls(example.prompt, said, example.answer, read.improbable if read else None)
+    def to(cls, example: Example, said: Completion, *, improbable: bool | None = None) -> "Answer":
+        """Return a completion beside the example that it answers."""
+        return cls(example.prompt, said, example.answer, improbable)
 
     @property
     def text(self) -> str:

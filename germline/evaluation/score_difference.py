@@ -47,9 +47,6 @@ FEW_CHANGED = 10
 ALPHA = 0.01
 """Probability of a false alarm in a run whose score does not decline."""
 
-ROUNDING_DIGITS = 12
-"""Decimals of differences: 0.3 - 0.1 is not 0.2 in floating point."""
-
 WORTH_TELLING = 0.2
 """Share of the gain of a run that it must have lost before a decline is reported."""
 
@@ -79,9 +76,9 @@ class PairedDifference:
     @classmethod
     def of(cls, values: Values, *, proportion: bool = False) -> "PairedDifference":
         """Summarize the differences of examples; NaN is missing."""
-        known = np.round([value for value in values if math.isfinite(value)], ROUNDING_DIGITS)
-        found = *mean_and_error(known), len(known), *_changed(known)
-        return cls(*found, proportion=proportion, differences=tuple(known.tolist()))
+        known = tuple(float(value) for value in values if math.isfinite(value))
+        counts = len(known), *_changed(known)
+        return cls(*mean_and_error(known), *counts, proportion=proportion, differences=known)
 
     @property
     def sign_test(self) -> float:
@@ -144,7 +141,7 @@ def certain_sign(differences: tuple[float, ...], *, proportion: bool = False) ->
     return int(low > 0) - int(high < 0)
 
 
-def _changed(differences: Values) -> tuple[int, int]:
+def _changed(differences: Sequence[float]) -> tuple[int, int]:
     values = np.asarray(differences)
     return int((values > 0).sum()), int((values < 0).sum())
 

@@ -189,8 +189,11 @@ class SourceEvaluation:
                     written = tuned.generate(part.members, part.examples, self.decoding)
                     sides = tuned.read, start.read
                     read = measure_texts(*sides, part.members, part.examples, written)[0]
-                    said = zip(part.examples, written[0], read, strict=True)
-                    answers += [Answer.to(*each) for each in said]
+                    each = zip(part.examples, written[0], read, strict=True)
+                    answers += [
+                        Answer.to(example, said, improbable=reading.improbable)
+                        for example, said, reading in each
+                    ]
                     readings += read
             is_own_task = config.task.title == directory.config.task.title
             scored = directory.held_out() if is_own_task else []

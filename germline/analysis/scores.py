@@ -53,7 +53,7 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
-from germline.analysis.request import Request, Result, cell, tensor_groups
+from germline.analysis.request import Request, Result, cell
 from germline.analysis.scorer import (
     Numbers,
     Point,
@@ -306,13 +306,13 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
 
 def layer_groups(scorer: WeightsScorer) -> dict[str, list[str]]:
     """Return the tensors of each group; a head may be tied to the embedding."""
-    model, groups = scorer.engine.model, tensor_groups([*scorer.engine.serving])
-    named = {ALL: groups["all"]}
+    infos, model = scorer.engine.weights.infos, scorer.engine.model
+    named = {ALL: [info.name for info in infos]}
     if (head := model.get_output_embeddings()) is not None:
         named[HEAD] = [name for name, one in model.named_parameters() if one is head.weight]
-    layers = [group for group in groups if isinstance(group, int)]
+    layers = sorted({info.layer for info in infos if info.layer is not None})
     for some in map(np.ndarray.tolist, np.array_split(layers, min(LAYER_GROUPS, len(layers)))):
-        of_some = [name for layer in some for name in groups[layer]]
+        of_some = [info.name for info in infos if info.layer in some]
         named[f"layers {some[0]} to {some[-1]}"] = of_some
     return named
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_run_is_compared_with_its_fork(trained, tmp_path):
     assert pair["pair"] == ["run", "fork"]
 
 
-def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
+def test_a_vote_has_its_best_member_and_began_without_it(tmp_path, monkeypatch):
     vote = {"method": {"kind": "randopt", "ensemble_size": 2}, "generations": 1}
     strategy = {"population": 4, "sigma": 0.5}
     config = {**NANO, **vote, "space": "lora", "strategy": strategy}
@@ -92,6 +93,16 @@ def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
         assert all(torch.equal(found.read(name), expected[name]) for name in found.shapes)
     assert weights.digest != weights.start.digest
     assert "leave the generation out" in refusal(open_weights, path, 0, folder=tmp_path)
+
+    def interrupted(_engine: object, folder: Path, _form: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("germline.run.weights._write_weights", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            analyze("deltas", [path], out=tmp_path / "out", emit="mergekit")
     analyze("deltas", [path], out=tmp_path / "out", emit="mergekit")
     (folder,) = (tmp_path / "out" / "models").iterdir()
     exported = open_weights(folder, folder=tmp_path)

@@ -276,13 +276,15 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
         config = SimpleNamespace(budget=SimpleNamespace(rollouts=budget))
         # Killed where the run had reached the rung, and nothing was decided.
         runs = [SimpleNamespace(config=config)] if budget else []
-        trial = SimpleNamespace(
-            seeds=1, runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
-        )
+        trial = SimpleNamespace(seeds=1, runs=runs, is_open=True)
         monkeypatch.setattr(runner, "_trial", lambda _path, trial=trial: trial)
         steps.clear()
         runner._search(Path())
         assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
+    trial.is_open = False  # another process has ended it since the trials were read
+    steps.clear()
+    runner._search(Path())
+    assert steps == []
 
 
 @pytest.mark.parametrize(("limit", "seeds"), [(29, [1, 1]), (30, [2, 1]), (40, [2, 2])])
@@ -302,6 +304,26 @@ def test_the_race_gives_run_seeds_within_the_budget(tmp_path, monkeypatch, limit
     # What the race is to spend is reserved.
     monkeypatch.setattr(SweepTrial, "score_at", lambda *_: 5.0)
     assert runner._affords(faked_results(*raced), {"rollouts": limit}, 1) == (2 not in seeds)
+
+
+@pytest.mark.parametrize("is_affordable", [True, False])
+def test_a_raced_trial_is_trained_while_the_budget_lasts(
+    tmp_path, monkeypatch, is_affordable
+) -> None:
+    file = tmp_path / "trial.json"
+    write_json(file, {"seeds": 2})
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    options = SimpleNamespace(seeds=4, searched={}, budget=SimpleNamespace(limits={}))
+    runner._sweep = SimpleNamespace(options=options, limit=10, stops=[10], test_seeds=[])
+
+    def read() -> SweepResults:
+        return faked_results(replace(faked(0, 5.0), path=tmp_path, seeds=read_json(file)["seeds"]))
+
+    monkeypatch.setattr(runner, "_read", read)
+    monkeypatch.setattr(runner, "_begin", lambda *_: None)
+    monkeypatch.setattr(runner, "_affords", lambda *_: is_affordable)
+    assert runner._next_work() == ((tmp_path, runner._search) if is_affordable else None)
+    assert read_json(file) == {"seeds": 1 + is_affordable}
 
 
 @pytest.mark.parametrize(

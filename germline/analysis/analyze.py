@@ -123,8 +123,7 @@ def _exported(one: Weights, generation: int, folder: Path) -> Path:
     path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
     if not path.exists():
         is_vote = not one.directory.config.method.trains_center and generation != -1
-        part = folder / "part"  # of an export that may be interrupted
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part := folder / "part", ignore_errors=True)  # of an interrupted export
         export(one.directory.path, part, "merged", None if is_vote else generation)
         part.rename(path)
     return path

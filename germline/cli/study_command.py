@@ -1,7 +1,7 @@
 """Run a command of germline for a study: it is interrupted when the study is killed.
 
 Standard input is a pipe that the process of the study holds open, so it ends with that process,
-whatever ended it. A training that is interrupted finishes its generation.
+whatever ended it. The signal is SIGTERM: a training finishes its generation, also after Ctrl-C.
 """
 
 import os
@@ -13,7 +13,7 @@ from germline.cli import main
 
 def _interrupt_at_end(pipe: int) -> None:
     os.read(pipe, 1)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

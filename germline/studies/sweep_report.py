@@ -37,9 +37,6 @@ FEWEST_PAIRS = 5
 BEST = 0.25
 """Share of the trials that parallel coordinates draw, and reasons name, as the best."""
 
-STOPPED = ("pruned", "collapsed", "failed")
-"""States of trials that may have no score at a rung."""
-
 NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
@@ -339,7 +336,7 @@ def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
         scores=[score.mean for _, score in known],
         broken=sum(is_broken(*both) for both in known),
         hacked=sum(is_hacked(*both) for both in known),
-        stopped=sum(one.state in STOPPED and not one.at(rung) for one in trials),
+        stopped=sum(one.state != "running" and not one.at(rung) for one in trials),
         is_marked=is_marked,
     )
 
@@ -350,8 +347,7 @@ def _began(row: Row) -> float:
 
 def _seconds(row: Row) -> float:
     """Return the time up to a row, of generations and held-out scores, without pauses."""
-    spent = row["budget"]
-    return float(spent["wall_s"] + spent["held_out"].get("wall_s", 0.0))
+    return float(row["budget"]["wall_s"] + row["budget"]["held_out"].get("wall_s", 0.0))
 
 
 def _label(value: object) -> str:

@@ -87,7 +87,7 @@ class SweepTrial:
         tests: runs with test seeds.
         asked: its number among the trials of the sampler.
         seeds: number of run seeds that it is to have in the search so far.
-        minutes: that processes of the search took, with their start and held-out scores.
+        other_minutes: of its processes in the search, beside generations: start, held-out scores.
     """
 
     number: int
@@ -100,7 +100,7 @@ class SweepTrial:
     tests: Sequence[CellResult] = ()
     asked: int = 0
     seeds: int = 1
-    minutes: float = 0.0
+    other_minutes: float = 0.0
 
     @classmethod
     def read(cls, folder: Path, seeds: Collection[int]) -> "SweepTrial":
@@ -176,11 +176,11 @@ class SweepTrial:
     def spent(self) -> dict[str, float]:
         """What training of its runs has spent, by the names of the settings of `budget`.
 
-        Rollouts that its runs took over from other trials count too; tests do not. Minutes are
-        those of the generations alone in a process that was killed or has not ended.
+        Rollouts that its runs took over from other trials count too; tests do not. Of a process
+        that was killed or has not ended, minutes are those of its generations.
         """
         total = _sum([amounts(one.run.spent) for one in self.runs])
-        return total | {"minutes": max(self.minutes, total["minutes"])}
+        return total | {"minutes": total["minutes"] + self.other_minutes}
 
     @property
     def peak_memory_mb(self) -> float:

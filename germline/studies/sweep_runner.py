@@ -141,8 +141,11 @@ class SweepRunner(RunProcesses):
         limits, trials = options.budget.limits, results.trials
         free = [one for one in trials if not is_locked(one.path)]
         for one in free:
-            if one.is_open:
+            if one.state == "running" or (one.is_open and self._affords(results, limits, 0)):
                 return one.path, self._search
+            if one.is_open:  # the race has spent the budget
+                _write(one.path, seeds=len(one.signed_scores))
+                return self._next_work()
         work = self._begin(results, options.searched, self._sweep.stops[0])
         # A trial that is locked and not open is in a test, or another process has just ended it.
         if work or any(one.is_open or not (one in free or one.tests) for one in trials):
@@ -215,6 +218,8 @@ class SweepRunner(RunProcesses):
         """Train a trial with its run seeds from rung to rung, until a rule stops it."""
         # The budget of a run is the rung it was last trained up to, perhaps without a decision.
         trial = self._trial(path)
+        if not trial.is_open:  # another process has just ended it
+            return
         seeds = self._sweep.seeds[: trial.seeds]
         begun = max((one.config.budget.rollouts or 0 for one in trial.runs[:1]), default=0)
         stops = [stop for stop in self._sweep.stops if stop >= begun]
@@ -282,7 +287,7 @@ class SweepRunner(RunProcesses):
         run, failure = seed_run(path, planned.seed), ""
         while is_locked(run) and not self.is_stopping:
             time.sleep(POLL_S)  # its training outlived the process that began it
-        began = time.monotonic()
+        began, before = time.monotonic(), self._trial(path).spent["minutes"]
         try:
             train_seeds(planned, [planned.seed], path).prepare()
             failure = self.train(planned, self._sweep.source, overrides, run)
@@ -292,8 +297,9 @@ class SweepRunner(RunProcesses):
         except GermlineError as error:
             failure = str(error)
         if not is_test:
-            minutes = (time.monotonic() - began) / MINUTE_S
-            _write(path, minutes=self._trial(path).minutes + minutes)
+            trial = self._trial(path)
+            others = (time.monotonic() - began) / MINUTE_S - (trial.spent["minutes"] - before)
+            _write(path, other_minutes=trial.other_minutes + max(0.0, others))
         return failure
 
     def _trial(self, path: Path) -> SweepTrial:

@@ -176,8 +176,7 @@ class SweepTrial:
     def spent(self) -> dict[str, float]:
         """What training of its runs has spent, by the names of the settings of `budget`.
 
-        Rollouts that its runs took over from other trials count too; tests do not. Of a process
-        that was killed or has not ended, minutes are those of its generations.
+        Rollouts of other trials that it shares count; of a killed process, minutes of generations.
         """
         total = _sum([amounts(one.run.spent) for one in self.runs])
         return total | {"minutes": total["minutes"] + self.other_minutes}

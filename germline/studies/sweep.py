@@ -53,9 +53,7 @@ class SweepOptions(Section):
     """How a sweep searches: `sweep.sampler=grid` on the command line."""
 
     budget: SweepBudget = SweepBudget()
-    """Limits of all trials together: the settings of `budget`, and `trials`.
-
-    Minutes are those of all processes, with their start and held-out scores, added up."""
+    """Limits of all trials together: the settings of `budget`, and `trials`."""
     sampler: Sampler = "tpe"
     """What proposes trials."""
     objectives: Annotated[tuple[Literal["score", "peak_memory", "tokens"], ...], Listed] = (

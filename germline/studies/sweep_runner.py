@@ -163,10 +163,10 @@ class SweepRunner(RunProcesses):
     def _race(self, results: SweepResults, free: Sequence[SweepTrial]) -> bool:
         """Give trials more run seeds, as far as these are within limits; return whether any has."""
         planned: list[float] = []
-        for one, seeds in race(results, self._sweep.options.seeds):
+        options = self._sweep.options
+        for one, seeds in race(results, options.seeds):
             more = max(0.0, seeds * self._sweep.limit - one.spent["rollouts"])
-            limits = self._sweep.options.budget.limits
-            if one in free and self._affords(results, limits, sum(planned) + more):
+            if one in free and self._affords(results, options.budget.limits, sum(planned) + more):
                 _write(one.path, seeds=seeds)
                 planned.append(more)
         return bool(planned)
@@ -321,7 +321,7 @@ class SweepRunner(RunProcesses):
 
 
 def _write(path: Path, **facts: object) -> None:
-    """Change facts of a trial; its lock is held."""
+    """Change facts of a trial; its lock is held, or that of the sweep while the trial is free."""
     write_json(path / TRIAL_FILE, read_json(path / TRIAL_FILE) | facts)
 
 

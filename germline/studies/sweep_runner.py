@@ -146,7 +146,9 @@ class SweepRunner(RunProcesses):
             if one.is_open:  # the race has spent the budget
                 _write(one.path, seeds=len(one.signed_scores))
                 return self._next_work()
-        work = self._begin(results, options.searched, self._sweep.stops[0])
+        # Until a trial is complete, new ones leave enough for one, which the best of them needs.
+        needed = self._sweep.stops[0] if results.complete else self._sweep.limit
+        work = self._begin(results, options.searched, needed)
         # A trial that is locked and not open is in a test, or another process has just ended it.
         if work or any(one.is_open or not (one in free or one.tests) for one in trials):
             return work

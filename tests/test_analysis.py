@@ -16,12 +16,12 @@ from germline.analysis.analyze import ANALYSES
 from germline.analysis.changes import (
     agreement,
     interval,
+    path_statistics,
     power_law_exponent,
     spectrum,
     stable_rank,
 )
 from germline.analysis.request import method_of, pairs_by_method, short_labels
-from germline.analysis.trajectory import path_statistics
 from germline.cli.application import app
 from germline.cli.results import analyze as command
 from germline.record import RunDirectory
@@ -221,7 +221,7 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
     assert row["net"] == pytest.approx(net, rel=1e-4)
     assert row["steps"] == 4
     # After gradients, which seeds cannot repeat, the steps are those between snapshots.
-    monkeypatch.setattr("germline.analysis.trajectory.follows_gradients", lambda _: True)
+    monkeypatch.setattr("germline.analysis.changes.follows_gradients", lambda _: True)
     (row,) = analyze("trajectory", [path]).rows
     assert row["net"] == pytest.approx(net, rel=1e-4)
     assert row["steps"] == 2
@@ -229,7 +229,7 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
 
 def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
     (whole,) = analyze("trajectory", [toy]).rows
-    monkeypatch.setattr("germline.analysis.trajectory.NUMBERS", 1 << 14)
+    monkeypatch.setattr("germline.analysis.changes.NUMBERS", 1 << 14)
     (part,) = analyze("trajectory", [toy]).rows
     assert part["net"] == pytest.approx(whole["net"], rel=0.15)
     assert part["net"] != whole["net"]
@@ -240,11 +240,11 @@ def test_an_interrupted_analysis_goes_on(start, tmp_path, monkeypatch):
     measure: Any = changes._measure
     measured: list[str] = []
 
-    def interrupted(one, name, spectrum_width):
+    def interrupted(one, name, *settings):
         if len(measured) == 5:
             raise KeyboardInterrupt
         measured.append(name)
-        return measure(one, name, spectrum_width)
+        return measure(one, name, *settings)
 
     monkeypatch.setattr("germline.analysis.changes._measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -333,7 +333,7 @@ def test_two_sources_have_two_labels():
     assert short_labels(["m/es/seed-0", "es"]) == ["es/seed-0", "es"]
     assert short_labels(["a/es", "b/es"]) == ["a/es", "b/es"]
     # Points of loaded models are kept by label.
-    assert short_labels(["nano", "x/es", "nano"]) == ["nano (1)", "x/es", "nano (2)"]
+    assert short_labels(["nano", "x/es", "nano"]) == ["nano (1)", "x/es (1)", "nano (2)"]
 
 
 def test_pairs_of_seeds_are_together():

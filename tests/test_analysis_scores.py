@@ -64,12 +64,12 @@ def test_a_point_scores_as_eval_does_and_the_start_is_served_again(scorer, tmp_p
     nano, other = scorer.request.opened
     before = {name: one.clone() for name, one in scorer.engine.serving.items()}
     score, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "completions.jsonl")
-    assert scorer.scores_at(Point(((1.0, nano),))).values.tolist() == [*score.values]
+    assert scorer.values_at(Point(((1.0, nano),))).tolist() == [*score.values]
     point = Point(((0.25, nano), (0.5, other)), dict.fromkeys(before, 0.002))
-    assert scorer.scores_at(point).facts["kl_per_token"] > 0
-    assert scorer.scores_at().facts["kl_per_token"] == 0
+    assert scorer.facts_at(point)["kl_per_token"] > 0
+    assert scorer.facts_at(Point())["kl_per_token"] == 0
     assert all(torch.equal(before[name], one) for name, one in scorer.engine.serving.items())
-    assert scorer.scores_at().facts["behavior"] == "fine"
+    assert scorer.facts_at(Point())["behavior"] == "fine"
 
 
 def test_the_kl_is_that_of_two_engines(scorer):
@@ -80,7 +80,7 @@ def test_the_kl_is_that_of_two_engines(scorer):
     examples = scorer.evaluated.examples
     written = tuned.generate([None], examples, scorer.evaluated.decoding)
     expected = KlDivergence.of(measure_texts(tuned.read, start.read, [None], examples, written)[0])
-    facts = scorer.scores_at(Point(((1.0, nano),))).facts
+    facts = scorer.facts_at(Point(((1.0, nano),)))
     assert facts["kl_per_token"] == pytest.approx(expected.per_token, rel=1e-5)
     assert facts["kl_per_text"] == pytest.approx(expected.per_text, rel=1e-5)
 
@@ -232,15 +232,15 @@ def test_coverage_counts_what_the_tries_solve(folders, tmp_path):
     assert tries["nano, sampled"]["overlap"]["nano, sampled"] == 1
     assert tries["nano, sampled"]["greedy_better"] > tries["nano, sampled"]["worse"]
     assert tries["nano, sampled"]["p"] < 0.05
-    assert "solved" in result.columns
+    assert "solved" in result.table[0]
 
 
 def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tmp_path):
     settings = {"task": "conciseness", "samples": 2, "scales": "0.05", "limit": 4}
     call: dict[str, Any] = {"start": folders["start"], "out": tmp_path, "settings": settings}
     result = analyze("coverage", ["nano"], **call)
-    assert "better_than_greedy" in result.columns
-    assert "best@2" in result.columns
+    assert "better than greedy" in result.table[0]
+    assert "best@2" in result.table[0]
     lines = next(tmp_path.glob("coverage-*.jsonl")).read_text().splitlines()
     kept = {row["key"]: np.array(row["samples"]) for row in map(json.loads, lines)}
     shorter = kept["2 at 1.0: start"] < kept["1 at 0.0: start"]  # lower is better

@@ -187,7 +187,7 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
         result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
         assert not result.rows
     exported = [one.name.rpartition("-")[0] for one in (tmp_path / "out" / "models").iterdir()]
-    assert sorted(exported) == ["run@-1", "run@2", "run@2"]
+    assert sorted(exported) == ["a-run@2", "b-run@-1", "b-run@2"]
 
 
 def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
@@ -213,5 +213,5 @@ def test_a_journal_that_ends_early_has_the_generations_before(tmp_path):
     lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (path / "journal.jsonl").write_bytes(b"".join(lines[:1]))
     assert "journal" in refusal(open_weights, path, folder=tmp_path)
-    assert open_weights(path, 0, folder=tmp_path).generation == 0
+    assert len(open_weights(path, 0, folder=tmp_path).entries) == 1
     assert "the journal lines of generations 1" in refusal(open_weights, path, 2, folder=tmp_path)

@@ -2,8 +2,7 @@
 
 weights.py        the weights of runs, models and adapters, read piece by piece
 request.py        the question and the answer of an analysis; groups of tensors and of sources
-changes.py        deltas and cosine: size and form of the changes, and how much those of runs agree
-trajectory.py     the path of the center, from the journal
+changes.py        deltas, cosine and trajectory: changes of runs, of pairs of them, and step by step
 scorer.py         scores any combination of weights, with noise
 scores.py         modes, directions, robustness and coverage: scores at such combinations
 analyze.py        `analyze` calls one of them; the merge of sources

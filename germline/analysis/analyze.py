@@ -13,10 +13,9 @@ from typing import Any, Literal, get_type_hints
 import yaml
 from torch import nn
 
-from germline.analysis.changes import cosine, deltas
+from germline.analysis.changes import cosine, deltas, trajectory
 from germline.analysis.request import Request, Result, short_labels
 from germline.analysis.scores import coverage, directions, modes, robustness
-from germline.analysis.trajectory import trajectory
 from germline.analysis.weights import Generation, Source, Weights, open_weights
 from germline.config.base import make_section
 from germline.record.atomic_files import check_writable, write_atomically, write_json
@@ -100,30 +99,31 @@ def write_merge(request: Request, folder: Path) -> Path:
     Runs are exported into a folder beside the file.
     """
 
-    def place(one: Weights, path: Path | None, generation: int) -> dict[str, str]:
+    def place(one: Weights) -> dict[str, str]:
         # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
-        return {"path": str((path or _exported(one, generation, folder / "models")).resolve())}
+        return {"path": str((one.path or _exported(one, folder / "models")).resolve())}
 
-    start, models = place(request.opened[0], request.start.path, -1), []
+    models = []
     for one in request.opened:
-        model = {"model": place(one, one.path, one.generation)}
+        model = {"model": place(one)}
         if one.path and is_adapter(one.path):
-            model = {"model": {**start}, "lora": model["model"]}
+            model = {"model": place(request.start), "lora": model["model"]}
         models.append({"model": model, "parameters": {"weight": 1 / len(request.opened)}})
-    base = {"merge_method": "task_arithmetic", "base_model": {"model": start}}
+    base = {"merge_method": "task_arithmetic", "base_model": {"model": place(request.start)}}
     text = yaml.safe_dump({**base, "models": models, "dtype": "float32"}, sort_keys=False)
     write_atomically(folder / "merge.yaml", text.encode())
     return folder / "merge.yaml"
 
 
-def _exported(one: Weights, generation: int, folder: Path) -> Path:
+def _exported(one: Weights, folder: Path) -> Path:
     if one.directory is None:
         raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
+    run, last = one.directory, len(one.entries) - 1
     key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
-    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
+    path = folder / f"{'-'.join(run.path.parts[-2:])}@{last}-{key}"
     if not path.exists():
-        is_vote = not one.directory.config.method.trains_center and generation != -1
+        is_vote = not run.config.method.trains_center and last != -1
         shutil.rmtree(part := folder / "part", ignore_errors=True)  # of an interrupted export
-        export(one.directory.path, part, "merged", None if is_vote else generation)
+        export(run.path, part, "merged", None if is_vote else last)
         part.rename(path)
     return path

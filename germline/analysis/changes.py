@@ -1,4 +1,4 @@
-"""How training changed the weights (`deltas`), and how much the changes of runs agree (`cosine`).
+"""Changes of the weights: of each run (`deltas`), of pairs (`cosine`), step by step (`trajectory`).
 
 **Deltas.** With the change D of a tensor of d numbers, its start W, and the step of a weight that
 is a random walk of T updates of N directions (equation 8 of `signal_metrics`, about a sqrt(T / N)
@@ -28,13 +28,27 @@ and q numbers of which d are the same,
 Changes of few large weights agree by chance more often than (9) says. The interval of a cosine over
 many tensors is a bootstrap over the tensors: layers are not independent numbers, and training moves
 some of them alike.
+
+**Trajectory.** The updates of the journal are applied one after another. With the steps s_1 ... s_T
+of theta, of the searched numbers (A and B of an adapter), and their sums x_t,
+
+    (12) G = s_i s_j                              Gram matrix of the steps
+    (13) straightness = |x_T| / sum |s_t|         1 / sqrt(T) for independent steps of one length
+    (14) learned = (|x_T|^2 - sum |s_t|^2) / |x_T|^2      share of the way that steps have in common
+    (15) alignment = mean cosine of consecutive steps
+    (16) principal directions: eigenvectors of the Gram matrix of x_t - mean x
+
+Independent steps add up as squares, so (14) is 0 for a random walk and 1 - 1 / T for equal steps.
+A random walk has explained shares (16) of 6 / (pi k)^2: 61 %, 15 %, 7 % (Antognini and
+Sohl-Dickstein 2018, arXiv 1806.08805); a path is no random walk because its first directions
+explain much. A run that followed gradients has the steps between its snapshots.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import Any
+from itertools import chain, product
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,10 +57,14 @@ from torch import Tensor
 
 from germline.analysis.request import Request, Result, pairs_by_method, tensor_groups
 from germline.analysis.weights import Weights, pieces
+from germline.checkpoint import follows_gradients, snapshot_generations, with_steps
 from germline.config.base import Section
+from germline.engines.master_weights import Masters
 from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, mean_lines
+from germline.run.build_parts import strategy_of_run
+from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
 
@@ -59,13 +77,9 @@ SUBSPACE = 8
 FEWEST = 10
 """Eigenvalues of the shortest tail that a power law is fitted to."""
 
-SPECTRUM = ("stable_rank", "alpha_before", "alpha_after", "angle")
-"""Values of a tensor that are averaged over the tensors of a kind."""
-
-SHARES = ("changed", "visible_in_bf16")
-"""Values of a tensor that are averaged by its size."""
-
-RESAMPLES = 1000
+NUMBERS = 1 << 26
+"""Numbers of all positions of a path: 256 MB in fp32, and 1 GB while its steps are multiplied; of
+large models, an even sample of each tensor is followed."""
 
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
@@ -89,24 +103,19 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
     tensors: dict[str, dict[str, Row]] = {}
     rows: list[Row] = []
     for one, method in zip(request.opened, request.methods, strict=True):
-        walk, of = _walk(one), tensors.setdefault(one.label, {})
+        of, about = tensors.setdefault(one.label, {}), (_walk(one), settings.spectrum_width)
         for name in request.names:
-            key = f"{one.label} {name}"
-            of[name] = request.row(key, _measure, one, name, settings.spectrum_width)
-            unit = one.units.get(name, 0.0) * math.sqrt(of[name]["size"])
-            of[name]["random_walk"] = None if walk is None else unit * walk
+            of[name] = request.row(f"{one.label} {name}", _measure, one, name, *about)
         for group, some in tensor_groups(request.names).items():
-            about = {"source": one.label, "method": method, "module": group}
-            rows.append(about | _total([of[name] for name in some]))
+            row = {"source": one.label, "method": method, "module": group}
+            rows.append(row | _total([of[name] for name in some]))
     notes = unchanged(request, [row["norm"] for row in rows if row["module"] == "all"])
     layers = [row for row in rows if isinstance(row["module"], int)]
     norms = mean_lines(layers, "method", "module", "norm")
-    walks = mean_lines(layers, "method", "module", "random_walk", "dashed")
-    norms += [replace(one, label=f"{one.label}: walk") for one in walks]
-    is_any = any(row["norm"] for row in layers)
+    norms += mean_lines(layers, "method", "module", "random_walk", "dashed", ": walk")
     visible = mean_lines(layers, "method", "module", "visible_in_bf16")
     charts = [
-        Chart("norm of the change", "", "layer", norms, log_y=is_any),
+        Chart("norm of the change", "", "layer", norms, log_y=any(row["norm"] for row in layers)),
         Chart("share visible in bf16", "", "layer", visible),
     ]
     shown = [row for row in rows if row["norm"] and (settings.layers or row not in layers)]
@@ -120,7 +129,7 @@ def unchanged(request: Request, norms: Sequence[float] | np.ndarray) -> list[str
     return [f"{label} has the weights of its start: nothing changed" for label in labels]
 
 
-def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
+def _measure(one: Weights, name: str, walk: float | None, spectrum_width: int) -> Row:
     assert one.start is not None
     shape, sums = one.shapes[name], torch.zeros(4, dtype=torch.float64)
     for start, value in pieces([one], name):
@@ -130,8 +139,10 @@ def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
         sums += torch.stack([*squares, change.count_nonzero(), visible])
     size = math.prod(shape)
     change, start, changed, visible = sums.tolist()
-    norms = {"size": size, "norm": math.sqrt(change), "start_norm": math.sqrt(start)}
-    row = {**norms, "changed": changed / size, "visible_in_bf16": visible / size}
+    row: Row = {"size": size, "norm": math.sqrt(change), "start_norm": math.sqrt(start)}
+    row |= {"changed": changed / size, "visible_in_bf16": visible / size}
+    unit = one.units.get(name, 0.0) * math.sqrt(size)
+    row["random_walk"] = None if walk is None else unit * walk
     if change and len(shape) == 2 and min(shape) > 1 and size <= MOST:
         row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
     return row
@@ -141,8 +152,7 @@ def _walk(one: Weights) -> float | None:
     """Return the root mean square of a weight's random walk in units; None of other methods."""
     if one.directory is None or one.directory.config.space.kind not in ("full", "low_rank"):
         return None
-    entries = one.directory.journal.read(one.generation + 1)
-    steps = walked([entry.update for entry in entries], one.directory.config.optimizer)
+    steps = walked([entry.update for entry in one.entries], one.directory.config.optimizer)
     return steps[-1] if steps else None
 
 
@@ -152,43 +162,41 @@ def _total(tensors: Sequence[Mapping[str, Any]]) -> Row:
     def of(key: str) -> list[float]:
         return [one[key] for one in tensors if one.get(key) is not None]
 
-    norm, start = math.hypot(*of("norm")), math.hypot(*of("start_norm"))
+    norm, start, walks = math.hypot(*of("norm")), math.hypot(*of("start_norm")), of("random_walk")
+    shares, spectra = ("changed", "visible_in_bf16"), ("alpha_before", "alpha_after", "angle")
     return {
         "norm": norm,
-        "random_walk": math.hypot(*of("random_walk")) if of("random_walk") else None,
+        "random_walk": math.hypot(*walks) if walks else None,
         "relative": norm / start if start else None,
-        **{key: float(np.average(of(key), weights=of("size"))) for key in SHARES},
-        **{key: float(np.mean(of(key))) if of(key) else None for key in SPECTRUM},
+        **{key: float(np.average(of(key), weights=of("size"))) for key in shares},
+        **{key: float(np.mean(of(key))) if of(key) else None for key in ("stable_rank", *spectra)},
     }
 
 
 def spectrum(
     start: Float32[Tensor, "rows columns"], end: Float32[Tensor, "rows columns"], widest: int
-) -> Mapping[str, float]:
+) -> dict[str, float]:
     """Return the stable rank of a change, the alpha before and after, and the angle in degrees.
 
     Matrices that are wider than `widest`, or too narrow for the angle, have the first only.
     """
-    rank = stable_rank(end - start)
-    if not SUBSPACE < min(start.shape) <= widest:
-        return {"stable_rank": rank}
-    from scipy.linalg import subspace_angles
+    row = {"stable_rank": stable_rank(end - start)}
+    if SUBSPACE < min(start.shape) <= widest:
+        from scipy.linalg import subspace_angles
 
-    before, after = (eigenvalues_and_vectors(matrix) for matrix in (start, end))
-    spans = (vectors[:, :SUBSPACE].numpy() for _, vectors in (before, after))
-    return {
-        "stable_rank": rank,
-        "alpha_before": power_law_exponent(before[0]),
-        "alpha_after": power_law_exponent(after[0]),
-        "angle": float(np.degrees(subspace_angles(*spans).max())),
-    }
+        (before, spans), (after, spanned) = map(alpha_and_span, (start, end))
+        angle = float(np.degrees(subspace_angles(spans, spanned).max()))
+        row |= {"alpha_before": before, "alpha_after": after, "angle": angle}
+    return row
 
 
-def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np.ndarray, Tensor]:
-    """Return the eigenvalues of M^T M (or M M^T, if smaller), the largest first, with vectors."""
+def alpha_and_span(
+    matrix: Float32[Tensor, "rows columns"],
+) -> tuple[float, Float64[np.ndarray, "narrow vectors"]]:
+    """Return alpha (6), and the first singular vectors on the shorter side of a matrix."""
     narrow = (matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T).double()
-    values, vectors = torch.linalg.eigh(narrow.T @ narrow)
-    return values.flip(0).clamp(min=0).numpy(), vectors.flip(1)
+    values, vectors = torch.linalg.eigh(narrow.T @ narrow)  # in ascending order
+    return power_law_exponent(values.clamp(min=0).numpy()), vectors[:, -SUBSPACE:].numpy()
 
 
 def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
@@ -206,13 +214,10 @@ def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
     best = math.inf, math.nan
     for first in range(len(values) - FEWEST + 1):
         logs = np.log(values[first:] / values[first])
-        if not logs.any():
-            continue
-        alpha = float(1 + len(logs) / logs.sum())
-        fitted = 1 - np.exp(logs * (1 - alpha))
-        steps = np.arange(len(logs) + 1) / len(logs)
-        distance = max(np.abs(fitted - steps[:-1]).max(), np.abs(fitted - steps[1:]).max())
-        best = min(best, (distance, alpha))
+        if logs.any():
+            alpha, steps = 1 + 1 / float(logs.mean()), np.arange(len(logs)) / len(logs)
+            above = 1 - np.exp(logs * (1 - alpha)) - steps  # fitted less observed shares
+            best = min(best, (np.abs([above, above - 1 / len(logs)]).max(), alpha))
     return best[1]
 
 
@@ -227,22 +232,21 @@ def cosine(request: Request, settings: Section) -> Result:
     sums = [np.array([row[key] for row in kept], float) for key in ("size", "products", "visible")]
     rows: list[Row] = []
     layers: list[Row] = []
-    by_method = pairs_by_method(request.methods)
-    for methods, pairs in by_method.items():
-        is_many = len(by_method) > MOST_CURVES and " and " in methods
-        curve = {"curve": "different methods" if is_many else methods, "of": "chance"}
-        for group, some in tensor_groups(names).items():
-            part = [one[np.isin(names, some)] for one in sums]
-            values = {key: one[tuple(np.transpose(pairs))] for key, one in agreement(*part).items()}
-            known = ~np.isnan(values["cosine"])
-            if isinstance(group, int):
-                each = zip(values["cosine"], values["chance"], strict=True)
-                layers += [{**curve, "layer": group, "cosine": c, "chance": by} for c, by in each]
-            elif known.any():
-                means: Row = {key: float(value[known].mean()) for key, value in values.items()}
-                means["cosine"] = means["cosine"], interval(part[1], np.array(pairs)[known])
-                row = {"methods": methods, "module": group, "pairs": int(known.sum())}
-                rows.append(row | means)
+    by_method, groups = pairs_by_method(request.methods), tensor_groups(names)
+    for (methods, pairs), (group, some) in product(by_method.items(), groups.items()):
+        part = [one[np.isin(names, some)] for one in sums]
+        values = {key: one[tuple(np.transpose(pairs))] for key, one in agreement(*part).items()}
+        known = ~np.isnan(values["cosine"])
+        if isinstance(group, int):
+            is_many = len(by_method) > MOST_CURVES and " and " in methods
+            about = {"curve": "different methods" if is_many else methods, "layer": group}
+            each = zip(values["cosine"], values["chance"], strict=True)
+            layers += [{**about, "cosine": one, "of": "chance", "chance": by} for one, by in each]
+        elif known.any():
+            row: Row = {"methods": methods, "module": group, "pairs": int(known.sum())}
+            row |= {key: float(value[known].mean()) for key, value in values.items()}
+            row["cosine"] = row["cosine"], interval(part[1], np.array(pairs)[known])
+            rows.append(row)
     whole = agreement(*sums)["cosine"].tolist()
     found = [
         {"pair": [labels[first], labels[second]], "cosine": whole[first][second]}
@@ -296,9 +300,99 @@ def interval(products: Sums, pairs: Sequence[Sequence[int]]) -> Interval:
     if ((squared[:, first] > 0) & (squared[:, second] > 0)).sum(axis=0).min() < 2:
         return math.nan, math.nan
     rng = np.random.default_rng(0)
-    drawn = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
+    drawn = rng.multinomial(count, np.full(count, 1 / count), 1000).astype(float)
     lengths = np.sqrt(drawn @ squared)
     with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
         cosines = drawn @ products[:, first, second] / (lengths[:, first] * lengths[:, second])
     low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
+
+
+def trajectory(request: Request, settings: Section) -> Result:
+    """Measure the path of every run."""
+    rows: list[Row] = []
+    points: list[Row] = []
+    for one in request.opened:
+        if one.directory is None:
+            raise GermlineError(f"analyze trajectory: {one.label} is no run: it has no journal")
+        rows.append(row := request.row(one.label, _measure_path, one))
+        each = zip(row["moved"], row["walked"], *zip(*row["directions"], strict=True), strict=True)
+        points += [
+            {"run": one.label, "steps": place, "moved": moved, "walked": walked, "x": x, "y": y}
+            for place, (moved, walked, x, y) in enumerate(each)
+        ]
+    distances = mean_lines(points, "run", "steps", "moved")
+    distances += mean_lines(points, "run", "steps", "walked", "dashed", ": walk")
+    path = mean_lines(points, "run", "x", "y")
+    charts = [
+        Chart("2nd principal direction", "", "1st principal direction", path),
+        Chart("distance from the start", "", "steps", distances),
+    ]
+    notes = ["A random walk: first principal directions 0.61, 0.15, 0.07; learned and alignment 0."]
+    hidden = ["walk", "moved", "walked", "directions"]
+    return Result("Path of the center", rows, charts, notes=notes, hidden=hidden)
+
+
+def _measure_path(run: Weights) -> Mapping[str, Any]:
+    most = NUMBERS // (len(run.entries) + 1)
+    positions = [_sample(one, most) for one in _positions(run)]
+    steps = np.diff(np.stack(positions), axis=0).astype(np.float64)
+    return path_statistics(steps @ steps.T)
+
+
+def _positions(run: Weights) -> Iterator[Masters]:
+    """Yield the masters at the start and after each update, or of each snapshot."""
+    assert run.directory is not None
+    directory, entries, kept = run.directory, run.entries, [-1]
+    if follows_gradients(entries):
+        kept += [one for one in snapshot_generations(directory.snapshots) if one < len(entries)]
+    for generation in kept:
+        engine = load_engine(directory, generates=False, generation=generation)
+        yield (masters := cast("Masters", engine.weights))
+    if not follows_gradients(entries):
+        for entry in with_steps(entries, strategy_of_run(directory.config, masters.dimension)):
+            masters.apply(entry.update)
+            yield masters
+
+
+def _sample(weights: Masters, most: int) -> Float32[np.ndarray, " numbers"]:
+    """Return an even sample of each searched tensor, scaled to the expected norm of all of it."""
+    samples = []
+    for info in weights.searched:
+        values = weights.tensors[info.name].flatten()
+        stride = math.ceil(len(values) * len(weights.searched) / most)
+        sample = values[:: stride + (stride % 2 == 0)]  # odd: it meets all columns
+        samples.append((sample * math.sqrt(len(values) / len(sample))).cpu().numpy())
+    return np.concatenate(samples)
+
+
+def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
+    """Return equations (13) to (16) of a path, given the Gram matrix of its steps."""
+    lengths = np.sqrt(np.diag(gram))
+    moving = np.flatnonzero(lengths)
+    if not len(moving):
+        raise GermlineError("analyze trajectory: no update moved the center, so there is no path")
+    gram, lengths, count = gram[np.ix_(moving, moving)], lengths[moving], len(moving)
+    net, path, walk = math.sqrt(max(0.0, gram.sum())), lengths.sum(), math.sqrt((lengths**2).sum())
+    sums = np.tril(np.ones((count + 1, count)), -1)  # x_t of the steps before it
+    ways = sums @ gram @ sums.T
+    centered = np.eye(count + 1) - 1 / (count + 1)
+    values, vectors = np.linalg.eigh(centered @ ways @ centered)
+    values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
+    cosines = gram / np.outer(lengths, lengths)
+    shares = values / values.sum()
+    return {
+        "steps": count,
+        "path": path,
+        "net": net,
+        "walk": walk,
+        "straightness": net / path,
+        "of_a_walk": walk / path,
+        "learned": 1 - (walk / net) ** 2 if net else None,
+        "alignment": float(np.mean(np.diag(cosines, 1))) if count > 1 else None,
+        "1st_direction": float(shares[0]),
+        "2nd": float(shares[1]),
+        "moved": np.sqrt(np.diag(ways).clip(min=0)).tolist(),
+        "walked": np.sqrt(sums @ lengths**2).tolist(),
+        "directions": (vectors[:, :2] * np.sqrt(values[:2])).tolist(),
+    }

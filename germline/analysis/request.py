@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,16 +42,11 @@ class Result:
     hidden: Sequence[str] = ()
 
     @property
-    def columns(self) -> list[str]:
-        """The keys of the rows that the table shows."""
-        keys = dict.fromkeys(key for row in self.rows for key in row)
-        return [key for key in keys if key not in self.hidden]
-
-    @property
     def table(self) -> list[list[str]]:
         """The headings and the cells of the table."""
-        headings = [key.replace("_", " ").replace("kl ", "KL ") for key in self.columns]
-        return [headings, *([cell(row.get(key)) for key in self.columns] for row in self.rows)]
+        keys = [key for key in dict.fromkeys(chain(*self.rows)) if key not in self.hidden]
+        headings = [key.replace("_", " ").replace("kl ", "KL ") for key in keys]
+        return [headings, *([cell(row.get(key)) for key in keys] for row in self.rows)]
 
     def as_json(self) -> dict[str, Any]:
         """Return the title, the notes and all numbers."""
@@ -131,18 +126,15 @@ def tensor_groups(names: Sequence[str]) -> dict[str | int, list[str]]:
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
-    """Return a label for each path: its last name, with METHOD before `seed-0`.
+    """Return a label for each path, as results are kept by label.
 
-    Where two are alike, whole paths are returned, with numbers where they are alike as well, such
-    as the names of loaded models: results are kept by label.
+    It is the last name, with METHOD before `seed-0`; where two are alike, the whole path; and where
+    these are, such as the names of loaded models, it has a number.
     """
-    paths = [Path(label) for label in labels]
+    paths = map(Path, labels)
     short = ["/".join(one.parts[-1 - one.name.startswith("seed-") :]) for one in paths]
-    numbered = [
-        label if labels.count(label) == 1 else f"{label} ({labels[: at + 1].count(label)})"
-        for at, label in enumerate(labels)
-    ]
-    return short if len({*short}) == len(short) else numbered
+    numbered = [f"{one} ({labels[: at + 1].count(one)})" for at, one in enumerate(labels)]
+    return next(some for some in (short, [*labels], numbered) if len({*some}) == len(some))
 
 
 def method_of(label: str) -> str:

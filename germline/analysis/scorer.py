@@ -106,25 +106,6 @@ class Point:
         return value
 
 
-@dataclass(frozen=True)
-class PointScore:
-    """What was measured of a point.
-
-    Attributes:
-        samples: the metric `[samples][examples]`; NaN: missing.
-        facts: `kl_per_token`, `kl_per_text` (nats; None of empty texts), `behavior` (the verdict
-            beside the start) and `broken` (share); none where texts were sampled several times.
-    """
-
-    samples: Float64[np.ndarray, "samples examples"]
-    facts: Row
-
-    @property
-    def values(self) -> Values:
-        """The metric of each example, the mean of its samples."""
-        return self.samples.mean(axis=0)
-
-
 @dataclass
 class WeightsScorer:
     """Scores points; `open_scorer` makes it. `sign` is -1 where a lower metric is better."""
@@ -136,16 +117,23 @@ class WeightsScorer:
     sign: float
     _served: Point | None = None
 
-    def scores_at(
-        self, point: Point = Point(), samples: int = 1, temperature: float = 0.0
-    ) -> PointScore:
-        """Score a point, by default the start, or return a score that was kept.
+    def samples_at(
+        self, point: Point, samples: int, temperature: float
+    ) -> Float64[np.ndarray, "samples examples"]:
+        """Return the metric of so many completions of each example; NaN: missing."""
+        return np.array(self._row(point, samples, temperature)["samples"], dtype=np.float64)
 
-        Each example has so many completions at the temperature; 0 is greedy.
+    def values_at(self, point: Point = Point()) -> Values:
+        """Return the metric of the greedy completions of a point, by default the start."""
+        return self.samples_at(point, 1, 0.0)[0]
+
+    def facts_at(self, point: Point) -> Row:
+        """Return what is known of these completions, beside those of the start.
+
+        It is `kl_per_token`, `kl_per_text` (nats; None of empty texts), `behavior` (the verdict)
+        and `broken` (share).
         """
-        key = f"{samples} at {temperature!r}: {point.key}"
-        row = self.request.row(key, self._measure, point, samples, temperature)
-        return PointScore(np.array(row["samples"], dtype=np.float64), row["facts"])
+        return dict(self._row(point, 1, 0.0)["facts"])
 
     def deviations(self, weights: Weights | None = None) -> dict[str, float]:
         """Return the root mean square of each tensor of the start, or of what weights changed."""
@@ -168,6 +156,10 @@ class WeightsScorer:
                 serving.copy_(point.read(name, self.request.start.read(name)))
             self._served = point
         return self.engine
+
+    def _row(self, point: Point, samples: int, temperature: float) -> Row:
+        key = f"{samples} at {temperature!r}: {point.key}"
+        return self.request.row(key, self._measure, point, samples, temperature)
 
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
         evaluation, turns = self._answered(point, samples, temperature)

@@ -85,9 +85,6 @@ SHARES: Mapping[int, Sequence[tuple[float, ...]]] = {
 RANDOM = 3
 """Random directions, whose scores are averaged."""
 
-LEARNED = ("learned", "held out")
-"""The directions that the first and the second source have learned."""
-
 ALL, HEAD = "all weights", "head"
 LAYER_GROUPS = 3
 
@@ -138,21 +135,21 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
     with open_scorer(request, settings) as scorer:
         for shares in SHARES[len(models)]:
             parts = zip(shares, models, strict=True)
-            score = scorer.scores_at(Point(tuple(part for part in parts if part[0])))
-            scored.append(scorer.sign * score.values)
+            point = Point(tuple(part for part in parts if part[0]))
+            scored.append(values := scorer.values_at(point))
             about: Row = dict(zip(names, shares, strict=True))
             about["line"] = title if is_line else f"{shares[2]:.2g} {labels[2]}"
-            rows.append({**about, "score": score_and_interval(score.values), **score.facts})
+            rows.append({**about, "score": score_and_interval(values), **scorer.facts_at(point)})
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
     titles = {"score": "score", "kl_per_token": "KL per token"}
     drawn = {name: mean_lines(rows, "line", x, y) for y, name in titles.items()}
     charts = [Chart(name, "", x_label, series) for name, series in drawn.items()]
-    values, notes = {}, []
+    about, notes = {}, []
     if is_line:
-        shape = line_shape(np.array(scored[: len(LINE)]))
-        values, notes = {"shape": shape}, [f"{title}: {shape_text(shape)}"]
+        shape = line_shape(scorer.sign * np.array(scored[: len(LINE)]))
+        about, notes = {"shape": shape}, [f"{title}: {shape_text(shape)}"]
     title = f"Scores {'from' if is_line else 'between'} {title}"
-    return Result(title, rows, charts, values, notes, hidden=["line"])
+    return Result(title, rows, charts, about, notes, hidden=["line"])
 
 
 def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]:
@@ -204,11 +201,11 @@ def directions(request: Request, settings: DirectionSettings) -> Result:
     with open_scorer(request, settings) as scorer:
         steps = steps_of(scorer, opened)
         for center, parts in {"start": (), "run": ((1.0, opened[0]),)}.items():
-            curve, still = [], scorer.scores_at(Point(parts)).values
+            curve, still = [], scorer.values_at(Point(parts))
             for name, points in steps.items():
                 at = {0.0: still}
                 for t in (*distances, *(-t for t in distances)):
-                    scored = [scorer.scores_at(one.after(parts, t)).values for one in points]
+                    scored = [scorer.values_at(one.after(parts, t)) for one in points]
                     at[t] = np.mean(scored, axis=0)
                 curve += [{"name": name, "t": t, "score": mean_of_known(at[t])} for t in sorted(at)]
                 for distance, some in averaged.items():
@@ -230,7 +227,7 @@ def steps_of(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, list
             f"directions: {opened[norms.index(0.0)].label} has the weights of its start, so it has "
             "no delta: name a run with at least one update"
         )
-    learned = zip(LEARNED, opened, norms, strict=False)
+    learned = zip(("learned", "held out"), opened, norms, strict=False)
     steps = {name: [Point(((norms[0] / norm, one),))] for name, one, norm in learned}
     return {**steps, "random": [Point((), sizes[0], trial) for trial in range(RANDOM)]}
 
@@ -256,17 +253,14 @@ def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) 
 
 def _signal(rows: Sequence[Row]) -> str:
     """Say whether a further step along a direction of the task improves the run."""
-    signs = {
-        row["direction"]: row["gain_sign"]
-        for row in rows
-        if row["from"] == "run" and row["distance"] == "mean" and row["direction"] in LEARNED
-    }
-    best = max(signs, key=lambda name: signs[name])
+    means = [row for row in rows if (row["from"], row["distance"]) == ("run", "mean")]
+    learned = [row for row in means if row["direction"] != "random"]
+    best = max(learned, key=lambda row: row["gain_sign"])
     return {
-        1: f"still has signal: a further step in the {best} direction improves it",
+        1: f"still has signal: a further step in the {best['direction']} direction improves it",
         0: "may have signal left: no gain or loss is certain",
         -1: "has no signal left: a further step costs more than its slope brings",
-    }[signs[best]]
+    }[best["gain_sign"]]
 
 
 def robustness(request: Request, settings: RobustnessSettings) -> Result:
@@ -279,11 +273,10 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
         cases = product(request.opened, groups.items(), sorted(settings.scales))
         for weights, (group, names), scale in cases:
             center, noise = ((1.0, weights),), {name: scale * units[name] for name in names}
-            clean = mean_of_known(scorer.scores_at(Point(center)).values)
-            trials = range(settings.trials)
-            scored = [scorer.scores_at(Point(center, noise, trial)) for trial in trials]
-            scores = [mean_of_known(one.values) for one in scored]
-            kl = [one.facts["kl_per_token"] for one in scored]
+            clean = mean_of_known(scorer.values_at(Point(center)))
+            trials = [Point(center, noise, trial) for trial in range(settings.trials)]
+            scores = [mean_of_known(scorer.values_at(point)) for point in trials]
+            kl = [scorer.facts_at(point)["kl_per_token"] for point in trials]
             over = seed_statistics(scores)
             row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
             row |= {
@@ -323,17 +316,17 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
     greedy: dict[str, Row] = {}
     count, temperature = settings.samples, settings.temperature
     with open_scorer(request, settings) as scorer:
-        sign, base, units = scorer.sign, scorer.scores_at().values, scorer.deviations()
-        tries[SAMPLED] = scorer.scores_at(Point(), count, temperature).samples
+        sign, base, units = scorer.sign, scorer.values_at(), scorer.deviations()
+        tries[SAMPLED] = scorer.samples_at(Point(), count, temperature)
         for scale in settings.scales:
             noise = {name: scale * unit for name, unit in units.items()}
             points = [Point((), noise, trial) for trial in range(count)]
-            members = [scorer.scores_at(point).values for point in points]
-            tries[f"start, noise {scale:g}"] = np.array(members)
+            members = np.array([scorer.values_at(point) for point in points])
+            tries[f"start, noise {scale:g}"] = members
         for weights in request.opened:
             point, name = Point(((1.0, weights),)), f"{weights.label}, sampled"
-            tries[name] = scorer.scores_at(point, count, temperature).samples
-            change = PairedDifference.of(sign * (scorer.scores_at(point).values - base))
+            tries[name] = scorer.samples_at(point, count, temperature)
+            change = PairedDifference.of(sign * (scorer.values_at(point) - base))
             counts = {"greedy_better": change.higher, "worse": change.lower}
             greedy[name] = {**counts, "p": change.sign_test}
     higher = sign > 0

@@ -23,22 +23,12 @@ from transformers import PreTrainedConfig
 
 from germline.config import load_config
 from germline.config.config_files import model_source
-from germline.engines.checkpoint_files import (
-    FLOATS,
-    check_not_quantized,
-    safetensors_files,
-    stored_tensors,
-)
+from germline.engines.checkpoint_files import FLOATS, check_not_quantized, stored_tensors
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
-from germline.engines.pretrained import (
-    loading_errors,
-    local_model_folder,
-    silence_transformers,
-    unpacked_source,
-)
+from germline.engines.pretrained import loading_errors, local_model_folder, silence_transformers
 from germline.protocols import Engine
-from germline.record import RunDirectory
+from germline.record import JournalEntry, RunDirectory
 from germline.record.atomic_files import explain_write_errors
 from germline.record.run_paths import check_source
 from germline.run.weights import (
@@ -56,8 +46,6 @@ Source = str | Path | nn.Module
 adapter has to be merged."""
 
 Generation = int | Literal["best"] | None
-
-Shape = tuple[int, ...]
 
 CHUNK = 1 << 23
 """Numbers read at once, of all sources together: 32 MB in fp32."""
@@ -78,11 +66,11 @@ class Weights:
             base of the start of a fork is the model that its first ancestor began with.
         units: of a run, by name, what sigma and learning rate are multiples of.
         directory: of a run.
-        generation: of a run, the last update that is included.
+        entries: of a run's journal, those that are included.
     """
 
     label: str
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, tuple[int, ...]]
     files: Mapping[str, Path]
     identity: Sequence[Any] = ()
     path: Path | None = None
@@ -90,7 +78,7 @@ class Weights:
     base: "Weights | None" = None
     units: Mapping[str, float] = field(default_factory=dict)
     directory: RunDirectory | None = None
-    generation: int = -1
+    entries: Sequence[JournalEntry] = ()
 
     def read(self, name: str, first: int = 0, end: int | None = None) -> Tensor:
         """Read the rows `[first:end]` of a tensor as fp32 on the CPU."""
@@ -198,20 +186,21 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
 
 def _open_folder(label: str, path: Path) -> Weights:
     """Return the weights of a model folder, or of a hub id whose folder is on this machine."""
-    folder = local_model_folder(unpacked_source(str(path)))
-    files = safetensors_files(str(folder)) if folder else []
-    if not files:
-        raise GermlineError(
-            f"analyze: {label} has no safetensors files on this machine: name a run, an adapter or "
-            "a folder that save_pretrained wrote; download a model of the hub first"
-        )
+    folder = local_model_folder(str(path), weights=True)
     with loading_errors(str(folder)):
+        weights = _in_folder(label, folder) if folder else None
+        if folder is None or weights is None or not weights.files:
+            raise GermlineError(
+                f"analyze: {label} has no safetensors files on this machine: name a run, an "
+                "adapter or a folder that save_pretrained wrote; download a model of the hub first"
+            )
         check_not_quantized(str(folder), PreTrainedConfig.from_pretrained(str(folder)))
-        return _in_folder(label, str(folder), identity=_stats(files), path=folder)
+    weights.identity, weights.path = _stats(sorted({*weights.files.values()})), folder
+    return weights
 
 
-def _in_folder(label: str, folder: str, **about: Any) -> Weights:
-    stored = sorted(one for one in stored_tensors(folder) if one[1] in FLOATS and one[2])
+def _in_folder(label: str, folder: Path, **about: Any) -> Weights:
+    stored = sorted(one for one in stored_tensors(str(folder)) if one[1] in FLOATS and one[2])
     shapes = {name: shape for name, _, shape, _ in stored}
     return Weights(label, shapes, {name: file for name, *_, file in stored}, **about)
 
@@ -231,7 +220,8 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
         entries = directory.journal.read(last + 1)
         digest = entries[-1].digest if entries else directory.base_digest
         identity = [str(path.resolve()), last, digest]
-        return _rebuilt(label, identity, folder, load(directory, generates=False, generation=last))
+        engine = load(directory, generates=False, generation=last)
+        return _rebuilt(label, identity, folder, engine, directory=directory, entries=entries)
 
     last = newest_generation(directory) if generation is None else generation
     label = str(path) if generation is None else f"{path}@{generation}"
@@ -241,11 +231,13 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
         model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
         start.base = model if {*model.shapes} == {*weights.shapes} else None
     is_trained = directory.ancestors or getattr(config.space, "init_adapter", None)
-    base = start if is_trained else start.base or start
-    return replace(weights, start=start, base=base, directory=directory, generation=last)
+    weights.start, weights.base = start, start if is_trained else start.base or start
+    return weights
 
 
-def _rebuilt(label: str, identity: Sequence[Any], folder: Path, engine: Engine) -> Weights:
+def _rebuilt(
+    label: str, identity: Sequence[Any], folder: Path, engine: Engine, **about: Any
+) -> Weights:
     """Return the weights of an engine, which are written into a file."""
     masters = cast("Masters", engine.weights)
     tensors = masters.merged_tensors().items()
@@ -253,7 +245,8 @@ def _rebuilt(label: str, identity: Sequence[Any], folder: Path, engine: Engine) 
     path.parent.mkdir(parents=True)
     with explain_write_errors(path):
         save_file({name: one.detach().float().cpu().contiguous() for name, one in tensors}, path)
-    return _in_folder(label, str(path.parent), identity=identity, units=masters.units)
+    about |= {"identity": identity, "units": masters.units}
+    return _in_folder(label, path.parent, **about)
 
 
 def _stats(files: Sequence[Path | str]) -> list[Any]:

@@ -149,12 +149,12 @@ def unpacked_source(source: str, *, weights: bool = True) -> str:
         return str(unpacked_folder(source, weights=weights))
 
 
-def local_model_folder(source: str) -> Path | None:
+def local_model_folder(source: str, *, weights: bool = False) -> Path | None:
     """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
 
-    That of a GGUF file may hold the config and the tokenizer alone.
+    Without weights, that of a GGUF file may hold the config and the tokenizer alone.
     """
-    source = unpacked_source(source, weights=False)
+    source = unpacked_source(source, weights=weights)
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder

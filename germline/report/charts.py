@@ -293,7 +293,9 @@ def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
     ]
 
 
-def mean_lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line") -> list[Series]:
+def mean_lines(
+    rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line", suffix: str = ""
+) -> list[Series]:
     """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
 
     Its band is the range of several rows, or the interval of a single mean that has one; dashed
@@ -312,7 +314,8 @@ def mean_lines(rows: Sequence[Row], by: str, x: str, y: str, style: Style = "lin
             )
             band = [*map(min, lows)], [*map(max, highs)]
             band = band if band[0] != band[1] and style == "line" else ([], [])
-            found.append(Series(label, [*at], [*map(statistics.fmean, means)], *band, color, style))
+            means = [*map(statistics.fmean, means)]
+            found.append(Series(f"{label}{suffix}", [*at], means, *band, color, style))
     return found
 
 

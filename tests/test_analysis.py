@@ -21,7 +21,7 @@ from germline.analysis.changes import (
     spectrum,
     stable_rank,
 )
-from germline.analysis.request import method_of, pairs_by_method, short_labels
+from germline.analysis.weights import method_of, pairs_by_method, short_labels
 from germline.cli.application import app
 from germline.cli.results import analyze as command
 from germline.record import RunDirectory
@@ -189,7 +189,7 @@ def test_generations_of_one_run_are_compared(toy, tmp_path):
     assert [*pairs] == [("run@3", "run@7"), ("run@3", "run@11"), ("run@7", "run@11")]
     assert pairs["run@3", "run@11"] < min(pairs["run@3", "run@7"], pairs["run@7", "run@11"])
     assert (tmp_path / "cosine.png").stat().st_size > 5000
-    with pytest.raises(GermlineError, match="compare two sources"):
+    with pytest.raises(GermlineError, match="at least 2 sources or generations, found 1"):
         analyze("cosine", [toy])
 
 

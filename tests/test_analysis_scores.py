@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 import germline
 from germline.analysis import analyze, open_weights
-from germline.analysis.request import Request
 from germline.analysis.scorer import Point, ScoreSettings, open_scorer
 from germline.analysis.scores import (
     ALL,
@@ -23,6 +22,7 @@ from germline.analysis.scores import (
     shape_text,
     steps_of,
 )
+from germline.analysis.weights import Request
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
@@ -66,10 +66,10 @@ def test_a_point_scores_as_eval_does_and_the_start_is_served_again(scorer, tmp_p
     score, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "completions.jsonl")
     assert scorer.values_at(Point(((1.0, nano),))).tolist() == [*score.values]
     point = Point(((0.25, nano), (0.5, other)), dict.fromkeys(before, 0.002))
-    assert scorer.facts_at(point)["kl_per_token"] > 0
-    assert scorer.facts_at(Point())["kl_per_token"] == 0
+    assert scorer.measured(point)[1]["kl_per_token"] > 0
+    assert scorer.measured(Point())[1]["kl_per_token"] == 0
     assert all(torch.equal(before[name], one) for name, one in scorer.engine.serving.items())
-    assert scorer.facts_at(Point())["behavior"] == "fine"
+    assert scorer.measured(Point())[1]["behavior"] == "fine"
 
 
 def test_the_kl_is_that_of_two_engines(scorer):
@@ -80,7 +80,7 @@ def test_the_kl_is_that_of_two_engines(scorer):
     examples = scorer.evaluated.examples
     written = tuned.generate([None], examples, scorer.evaluated.decoding)
     expected = KlDivergence.of(measure_texts(tuned.read, start.read, [None], examples, written)[0])
-    facts = scorer.facts_at(Point(((1.0, nano),)))
+    facts = scorer.measured(Point(((1.0, nano),)))[1]
     assert facts["kl_per_token"] == pytest.approx(expected.per_token, rel=1e-5)
     assert facts["kl_per_text"] == pytest.approx(expected.per_text, rel=1e-5)
 
@@ -250,10 +250,10 @@ def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tm
 @pytest.mark.parametrize(
     ("what", "sources", "settings", "said"),
     [
-        ("modes", ["nano"] * 4, {}, "takes 1 model"),
-        ("modes", ["nano"], {"task": None}, "name a run among the sources, or a task"),
+        ("modes", ["nano"] * 4, {}, "at most 3 sources or generations, found 4"),
+        ("modes", ["nano"], {"task": None}, "is not a run directory, so name a task"),
         ("directions", ["nano"], {}, "has the weights of its start"),
-        ("directions", ["nano"] * 3, {}, "takes a run, and a second one"),
+        ("directions", ["nano"] * 3, {}, "at most 2 sources or generations, found 3"),
         ("robustness", ["nano"], {"scales": "0"}, "greater than 0"),
         ("robustness", ["nano"], {"scales": "a"}, "must be a number"),
     ],

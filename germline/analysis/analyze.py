@@ -1,22 +1,21 @@
 """`analyze`: opens the sources, calls one of `ANALYSES`, and writes its result, or their merge."""
 
 import hashlib
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 import yaml
 from torch import nn
 
 from germline.analysis.changes import cosine, deltas, trajectory
-from germline.analysis.request import Request, Result, short_labels
 from germline.analysis.scores import coverage, directions, modes, robustness
-from germline.analysis.weights import Generation, Source, Weights, open_weights
+from germline.analysis.weights import Generation, Request, Result, Source, Weights, open_weights
 from germline.config.base import make_section
 from germline.record.atomic_files import check_writable, write_atomically, write_json
 from germline.report.plots import draw_panels
@@ -34,6 +33,9 @@ ANALYSES: Mapping[str, Callable[..., Result]] = {
 }
 """The analyses that `analyze` knows; the settings of each are the section in its signature."""
 
+SOURCES = {"cosine": (2, math.inf), "modes": (1, 3), "directions": (1, 2)}
+"""The fewest and the most sources of an analysis; others take any number."""
+
 
 def analyze(  # noqa: PLR0913 - all that a result depends on
     what: Analysis,
@@ -42,7 +44,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
     start: Source | None = None,
     generations: Sequence[Generation] = (None,),
     out: Path | str | None = None,
-    settings: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] = {},
     emit: Literal["mergekit"] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Result:
@@ -63,9 +65,13 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         GermlineError: a source cannot be opened, the sources do not belong together, or a setting
             is wrong.
     """
-    if what not in ANALYSES or not sources or isinstance(sources, str | Path | nn.Module):
+    if what not in ANALYSES or isinstance(sources, str | Path | nn.Module):
         names = ", ".join(ANALYSES)
         raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
+    count, (fewest, most) = len(sources) * len(generations), SOURCES.get(what, (1, math.inf))
+    if not fewest <= count <= most:
+        limit = f"at least {fewest:g}" if count < fewest else f"at most {most:g}"
+        raise GermlineError(f"analyze {what}: give {limit} sources or generations, found {count}")
     section = make_section(get_type_hints(ANALYSES[what])["settings"], settings, "analyze: ", "")
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory()))
@@ -77,8 +83,6 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         for source in sources:
             watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
             opened += [open_weights(source, one, began, folder=rebuilt) for one in generations]
-        for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
-            one.label = label
         request = Request(what, opened, section, folder, watch)
         result = ANALYSES[what](request, section)
         if out:

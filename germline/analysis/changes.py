@@ -55,8 +55,7 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from germline.analysis.request import Request, Result, pairs_by_method, tensor_groups
-from germline.analysis.weights import Weights, pieces
+from germline.analysis.weights import Request, Result, Weights, pairs_by_method, pieces
 from germline.checkpoint import follows_gradients, snapshot_generations, with_steps
 from germline.config.base import Section
 from germline.engines.master_weights import Masters
@@ -68,8 +67,9 @@ from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
 
-MOST = 1 << 26
-"""Numbers of the largest matrix that has a spectrum: 256 MB in fp32."""
+NUMBERS = 1 << 26
+"""Numbers, 256 MB in fp32, of the largest matrix that has a spectrum, and of all positions of a
+path: of large models, an even sample of each tensor is followed."""
 
 SUBSPACE = 8
 """Singular vectors whose span is compared: equation (7)."""
@@ -77,16 +77,11 @@ SUBSPACE = 8
 FEWEST = 10
 """Eigenvalues of the shortest tail that a power law is fitted to."""
 
-NUMBERS = 1 << 26
-"""Numbers of all positions of a path: 256 MB in fp32, and 1 GB while its steps are multiplied; of
-large models, an even sample of each tensor is followed."""
-
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
 
 Sums = Float64[np.ndarray, "tensors sources sources"]
-"""Of each tensor and two sources: the product of their changes, or the number of weights whose
-change is visible in bf16 in both."""
+"""Of a tensor and two sources: product of the changes, or count of weights visible in both."""
 
 
 class DeltaSettings(Section):
@@ -106,7 +101,7 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
         of, about = tensors.setdefault(one.label, {}), (_walk(one), settings.spectrum_width)
         for name in request.names:
             of[name] = request.row(f"{one.label} {name}", _measure, one, name, *about)
-        for group, some in tensor_groups(request.names).items():
+        for group, some in request.groups.items():
             row = {"source": one.label, "method": method, "module": group}
             rows.append(row | _total([of[name] for name in some]))
     notes = unchanged(request, [row["norm"] for row in rows if row["module"] == "all"])
@@ -143,7 +138,7 @@ def _measure(one: Weights, name: str, walk: float | None, spectrum_width: int) -
     row |= {"changed": changed / size, "visible_in_bf16": visible / size}
     unit = one.units.get(name, 0.0) * math.sqrt(size)
     row["random_walk"] = None if walk is None else unit * walk
-    if change and len(shape) == 2 and min(shape) > 1 and size <= MOST:
+    if change and len(shape) == 2 and min(shape) > 1 and size <= NUMBERS:
         row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
     return row
 
@@ -224,16 +219,12 @@ def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
 def cosine(request: Request, settings: Section) -> Result:
     """Measure the cosines of all pairs of sources."""
     opened, names, labels = request.opened, request.names, request.labels
-    if len(opened) < 2:
-        raise GermlineError(
-            "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
-        )
     kept = [request.row(name, _measure_all, opened, name) for name in names]
     sums = [np.array([row[key] for row in kept], float) for key in ("size", "products", "visible")]
     rows: list[Row] = []
     layers: list[Row] = []
-    by_method, groups = pairs_by_method(request.methods), tensor_groups(names)
-    for (methods, pairs), (group, some) in product(by_method.items(), groups.items()):
+    by_method = pairs_by_method(request.methods)
+    for (methods, pairs), (group, some) in product(by_method.items(), request.groups.items()):
         part = [one[np.isin(names, some)] for one in sums]
         values = {key: one[tuple(np.transpose(pairs))] for key, one in agreement(*part).items()}
         known = ~np.isnan(values["cosine"])

@@ -25,16 +25,14 @@ from pydantic import Field
 from torch import Tensor
 
 from germline import noise
-from germline.analysis.request import Request
-from germline.analysis.weights import Weights
+from germline.analysis.weights import Request, Weights
 from germline.config import InProcess, load_config
-from germline.config.base import Listed, Section
+from germline.config.base import Section
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
 from germline.evaluation.behavior import Answer, behavior, verdict
-from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
+from germline.evaluation.held_out import values_by_sample
 from germline.evaluation.kl_divergence import KlDivergence, ReadTexts, measure_texts
-from germline.evaluation.statistics import Estimate
 from germline.fleet import LocalFleet
 from germline.record.atomic_files import Row
 from germline.run.build_parts import make_engine, make_graders
@@ -42,9 +40,6 @@ from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evalu
 from germline.types import Completion, Evaluation, Example, GermlineError
 
 Values = Float64[np.ndarray, " examples"]
-
-Positive = Annotated[float, Field(gt=0)]
-Numbers = Annotated[tuple[Positive, ...], Listed]
 
 
 class ScoreSettings(Section):
@@ -117,23 +112,22 @@ class WeightsScorer:
     sign: float
     _served: Point | None = None
 
-    def samples_at(
-        self, point: Point, samples: int, temperature: float
-    ) -> Float64[np.ndarray, "samples examples"]:
-        """Return the metric of so many completions of each example; NaN: missing."""
-        return np.array(self._row(point, samples, temperature)["samples"], dtype=np.float64)
+    def measured(
+        self, point: Point, samples: int = 1, temperature: float = 0.0
+    ) -> tuple[Float64[np.ndarray, "samples examples"], Row]:
+        """Return the metric of so many completions of each example, by default of greedy ones.
+
+        NaN is missing. Of greedy completions there are facts as well, beside those of the start:
+        `kl_per_token`, `kl_per_text` (nats; None of empty texts), `behavior` (the verdict) and
+        `broken` (share).
+        """
+        key = f"{samples} at {temperature!r}: {point.key}"
+        row = self.request.row(key, self._measure, point, samples, temperature)
+        return np.array(row["samples"], dtype=np.float64), row["facts"]
 
     def values_at(self, point: Point = Point()) -> Values:
         """Return the metric of the greedy completions of a point, by default the start."""
-        return self.samples_at(point, 1, 0.0)[0]
-
-    def facts_at(self, point: Point) -> Row:
-        """Return what is known of these completions, beside those of the start.
-
-        It is `kl_per_token`, `kl_per_text` (nats; None of empty texts), `behavior` (the verdict)
-        and `broken` (share).
-        """
-        return dict(self._row(point, 1, 0.0)["facts"])
+        return self.measured(point)[0][0]
 
     def deviations(self, weights: Weights | None = None) -> dict[str, float]:
         """Return the root mean square of each tensor of the start, or of what weights changed."""
@@ -156,10 +150,6 @@ class WeightsScorer:
                 serving.copy_(point.read(name, self.request.start.read(name)))
             self._served = point
         return self.engine
-
-    def _row(self, point: Point, samples: int, temperature: float) -> Row:
-        key = f"{samples} at {temperature!r}: {point.key}"
-        return self.request.row(key, self._measure, point, samples, temperature)
 
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
         evaluation, turns = self._answered(point, samples, temperature)
@@ -203,12 +193,8 @@ class WeightsScorer:
         before, special_ids = self._start_answers, self.engine.special_ids
         now, then = (behavior(some, before, special_ids) for some in (answers, before))
         kl = KlDivergence.of(read) if any(one.tokens for one in read) else None
-        return {
-            "kl_per_token": kl and kl.per_token,
-            "kl_per_text": kl and kl.per_text,
-            "behavior": verdict(then, now).word,
-            "broken": now["broken"],
-        }
+        facts = {"kl_per_token": kl and kl.per_token, "kl_per_text": kl and kl.per_text}
+        return {**facts, "behavior": verdict(then, now).word, "broken": now["broken"]}
 
 
 @contextmanager
@@ -218,14 +204,10 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     Raises:
         GermlineError: no task is known, or the start has other tensors than the model.
     """
-    opened = request.opened
-    run = next((one.directory for one in opened if one.directory), None)
+    run = next((one.directory for one in request.opened if one.directory), None)
     source = run.path if run else request.start.path
-    if source is None or not (run or settings.task):
-        raise GermlineError(
-            f"{request.what}: weights are scored on the task of a run: name a run among the "
-            "sources, or a task (task=countdown) and the start model (--start MODEL)"
-        )
+    if source is None:
+        raise GermlineError(f"{request.what}: save the start: its folder has the tokenizer")
     task = load_config({"task": settings.task}).task if settings.task else None
     evaluated = open_evaluation(str(source), task, settings.split, settings.limit, (), None)
     config = evaluated.config
@@ -242,9 +224,3 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         fleet = LocalFleet(engine, graders, config.microbatch)
         sign = 1.0 if evaluated.task.metric_higher_is_better else -1.0
         yield WeightsScorer(request, engine, fleet, evaluated, sign)
-
-
-def score_and_interval(values: Values) -> Estimate:
-    """Return the mean of scores over the examples that are known, with its 95 % interval."""
-    score = score_of_values(0, "", values.tolist(), higher_is_better=True)
-    return score.mean, confidence_interval(score, bootstrap=True)

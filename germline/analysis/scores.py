@@ -15,8 +15,8 @@ the largest of noisy values is above 0 without any barrier, one half of the exam
 the other half measures (1), and the other way around. At t = 1/2, D > 0 says that the line is flat
 first and then sharp, D < 0 that the first half of the way brings most of the change.
 
-**Directions.** Does a run still have signal? At a distance t from a center, in norms of the learned
-delta, with s(0) the score of the center,
+**Directions.** At a distance t from a center (the start, the run), in norms of the learned delta,
+with s(0) the score of the center,
 
     (2)  slope = (s(t) - s(-t)) / 2             the odd part: what the direction knows of the task
     (3)  cost  = (s(t) + s(-t)) / 2 - s(0)      the even part: what any step of this length costs
@@ -24,13 +24,12 @@ delta, with s(0) the score of the center,
 
 along the `learned` delta of the first source; `held out`: that of the second source, such as a run
 with another seed or other examples, whose slope is of the task and not of the first run's examples
-or noise; and `random`: Gaussian, with the learned delta's norm in every tensor. Centers are the
-start and the run. Intervals are paired over examples.
+or noise; and `random`: Gaussian, with the learned delta's norm in every tensor. Intervals are
+paired over examples.
 
 **Robustness.** Gaussian noise on all weights, on the head, and on groups of layers is the same for
 all models. Its scale is a multiple of the RMS of each tensor at the start; the table has the RMS
-over all numbers of the noise as well. (Published figures are absolute: a 1.5B model tolerates 2e-3,
-not 8e-3.) Intervals are over trials (Student's t, from five on).
+over all numbers of the noise as well. Intervals are over trials (Student's t, from five on).
 
 **Coverage.** Which examples k tries solve:
 
@@ -53,25 +52,20 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
-from germline.analysis.request import Request, Result, cell
-from germline.analysis.scorer import (
-    Numbers,
-    Point,
-    Positive,
-    ScoreSettings,
-    Values,
-    WeightsScorer,
-    open_scorer,
-    score_and_interval,
-)
-from germline.analysis.weights import Weights
-from germline.evaluation.held_out import mean_of_known, reductions
+from germline.analysis.scorer import Point, ScoreSettings, Values, WeightsScorer, open_scorer
+from germline.analysis.weights import Request, Result, Weights, cell
+from germline.config.base import Listed
+from germline.evaluation import confidence_interval
+from germline.evaluation.held_out import mean_of_known, reductions, score_of_values
 from germline.evaluation.score_difference import PairedDifference
-from germline.evaluation.statistics import seed_statistics
+from germline.evaluation.statistics import Estimate, seed_statistics
 from germline.noise import epoch_permutation
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, mean_lines
 from germline.types import GermlineError
+
+Positive = Annotated[float, Field(gt=0)]
+Numbers = Annotated[tuple[Positive, ...], Listed]
 
 LINE = tuple(step / 10 for step in range(11))
 
@@ -85,10 +79,7 @@ SHARES: Mapping[int, Sequence[tuple[float, ...]]] = {
 RANDOM = 3
 """Random directions, whose scores are averaged."""
 
-ALL, HEAD = "all weights", "head"
-LAYER_GROUPS = 3
-
-SAMPLED = "start, sampled"
+ALL, HEAD, SAMPLED = "all weights", "head", "start, sampled"
 
 
 class DirectionSettings(ScoreSettings):
@@ -123,11 +114,6 @@ class CoverageSettings(ScoreSettings):
 def modes(request: Request, settings: ScoreSettings) -> Result:
     """Score the points between one, two or three models."""
     models, labels = request.opened, request.labels
-    if len(models) > 3:
-        raise GermlineError(
-            f"modes takes 1 model (its delta is scaled), 2 (a line) or 3 (a plane), found "
-            f"{len(models)}: name fewer"
-        )
     is_line = len(models) < 3
     title = " to ".join(["start", *labels][-2:]) if is_line else ", ".join(labels)
     names = ("share",) if len(models) == 1 else ("first", "second", "third")[: len(models)]
@@ -136,10 +122,11 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
         for shares in SHARES[len(models)]:
             parts = zip(shares, models, strict=True)
             point = Point(tuple(part for part in parts if part[0]))
-            scored.append(values := scorer.values_at(point))
+            (values,), facts = scorer.measured(point)
+            scored.append(values)
             about: Row = dict(zip(names, shares, strict=True))
             about["line"] = title if is_line else f"{shares[2]:.2g} {labels[2]}"
-            rows.append({**about, "score": score_and_interval(values), **scorer.facts_at(point)})
+            rows.append({**about, "score": score_and_interval(values), **facts})
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
     titles = {"score": "score", "kl_per_token": "KL per token"}
     drawn = {name: mean_lines(rows, "line", x, y) for y, name in titles.items()}
@@ -190,11 +177,6 @@ def shape_text(shape: dict[str, Any]) -> str:
 def directions(request: Request, settings: DirectionSettings) -> Result:
     """Score along the learned, the held-out and random directions, from the start and the run."""
     opened, distances = request.opened, sorted(settings.distances)
-    if len(opened) > 2:
-        raise GermlineError(
-            f"directions takes a run, and a second one for the held-out direction, found "
-            f"{len(opened)} sources: name fewer"
-        )
     averaged: dict[object, list[float]] = {**{t: [t] for t in distances}, "mean": distances}
     rows: list[Row] = []
     charts = []
@@ -211,8 +193,8 @@ def directions(request: Request, settings: DirectionSettings) -> Result:
                 for distance, some in averaged.items():
                     row = {"from": center, "direction": name, "distance": distance}
                     rows.append(row | _parts(at, some, scorer.sign))
-            title = f"score from the {center}"
-            charts.append(Chart(title, "", "distance", mean_lines(curve, "name", "t", "score")))
+            series = mean_lines(curve, "name", "t", "score")
+            charts.append(Chart(f"score from the {center}", "", "distance", series))
     label = request.labels[0]
     notes = [f"{label} {_signal(rows)}"]
     return Result(f"Directions of {label}", rows, charts, notes=notes, hidden=["gain_sign"])
@@ -274,18 +256,16 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
         for weights, (group, names), scale in cases:
             center, noise = ((1.0, weights),), {name: scale * units[name] for name in names}
             clean = mean_of_known(scorer.values_at(Point(center)))
-            trials = [Point(center, noise, trial) for trial in range(settings.trials)]
-            scores = [mean_of_known(scorer.values_at(point)) for point in trials]
-            kl = [scorer.facts_at(point)["kl_per_token"] for point in trials]
+            trials = range(settings.trials)
+            measured = [scorer.measured(Point(center, noise, trial)) for trial in trials]
+            scores = [mean_of_known(values) for (values,), _ in measured]
+            kl = [facts["kl_per_token"] for _, facts in measured]
             over = seed_statistics(scores)
-            row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
-            row |= {
-                "rms": scorer.norm(noise) / scorer.norm(dict.fromkeys(names, 1.0)),
-                "score": (over.mean, (over.low, over.high)),
-                "without_noise": clean,
-                "share_kept": over.mean / clean if clean else None,
-                "kl_per_token": None if None in kl else float(np.mean(kl)),
-            }
+            row: Row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
+            row["rms"] = scorer.norm(noise) / scorer.norm(dict.fromkeys(names, 1.0))
+            row["score"] = over.mean, (over.low, over.high)
+            row |= {"without_noise": clean, "share_kept": over.mean / clean if clean else None}
+            row["kl_per_token"] = None if None in kl else float(np.mean(kl))
             rows.append(row)
     first, x = request.opened[0].label, "noise, in RMS of each tensor"
     on_all = [row for row in rows if row["noise_on"] == ALL]
@@ -304,7 +284,7 @@ def layer_groups(scorer: WeightsScorer) -> dict[str, list[str]]:
     if (head := model.get_output_embeddings()) is not None:
         named[HEAD] = [name for name, one in model.named_parameters() if one is head.weight]
     layers = sorted({info.layer for info in infos if info.layer is not None})
-    for some in map(np.ndarray.tolist, np.array_split(layers, min(LAYER_GROUPS, len(layers)))):
+    for some in map(np.ndarray.tolist, np.array_split(layers, min(3, len(layers)))):
         of_some = [info.name for info in infos if info.layer in some]
         named[f"layers {some[0]} to {some[-1]}"] = of_some
     return named
@@ -317,21 +297,18 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
     count, temperature = settings.samples, settings.temperature
     with open_scorer(request, settings) as scorer:
         sign, base, units = scorer.sign, scorer.values_at(), scorer.deviations()
-        tries[SAMPLED] = scorer.samples_at(Point(), count, temperature)
+        tries[SAMPLED] = scorer.measured(Point(), count, temperature)[0]
         for scale in settings.scales:
             noise = {name: scale * unit for name, unit in units.items()}
-            points = [Point((), noise, trial) for trial in range(count)]
-            members = np.array([scorer.values_at(point) for point in points])
-            tries[f"start, noise {scale:g}"] = members
+            members = [scorer.values_at(Point((), noise, trial)) for trial in range(count)]
+            tries[f"start, noise {scale:g}"] = np.array(members)
         for weights in request.opened:
             point, name = Point(((1.0, weights),)), f"{weights.label}, sampled"
-            tries[name] = scorer.samples_at(point, count, temperature)
-            change = PairedDifference.of(sign * (scorer.values_at(point) - base))
-            counts = {"greedy_better": change.higher, "worse": change.lower}
-            greedy[name] = {**counts, "p": change.sign_test}
-    higher = sign > 0
-    first, *_ = reductions(tries[SAMPLED], None, higher_is_better=higher)
-    metric = first.partition("@")[0]
+            tries[name] = scorer.measured(point, count, temperature)[0]
+            gain = PairedDifference.of(sign * (scorer.values_at(point) - base))
+            greedy[name] = {"greedy_better": gain.higher, "worse": gain.lower, "p": gain.sign_test}
+    at = {name: reductions(one, None, higher_is_better=sign > 0) for name, one in tries.items()}
+    metric = next(iter(at[SAMPLED])).partition("@")[0]
     solved = {
         name: (some == 1 if metric == "pass" else sign * (some - base) > 0).any(axis=0)
         for name, some in tries.items()
@@ -339,22 +316,22 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
     rows: list[Row] = []
     at_k: list[Row] = []
     for name, one in solved.items():
-        reached = reductions(tries[name], None, higher_is_better=higher).items()
-        means = {int(key.partition("@")[2]): score_and_interval(some) for key, some in reached}
-        at_k += [{"tries": name, "k": k, "score": mean} for k, mean in means.items()]
-        rows.append(
-            {
-                "tries": name,
-                **{f"{metric}@{k}": mean for k, mean in means.items()},
-                "solved" if metric == "pass" else "better_than_greedy": int(one.sum()),
-                "not_by_the_start's_samples": int((one & ~solved[SAMPLED]).sum()),
-                "only_by_these": int((solved[SAMPLED] & ~one).sum()),
-                "overlap": {
-                    other: int((one & some).sum()) / max(1, int((one | some).sum()))
-                    for other, some in solved.items()
-                },
-                **greedy.get(name, {}),
-            }
-        )
+        row: Row = {"tries": name}
+        for key, some in at[name].items():
+            k = int(key.partition("@")[2])
+            row[f"{metric}@{k}"] = mean = score_and_interval(some)
+            at_k.append({"tries": name, "k": k, "score": mean})
+        row["solved" if metric == "pass" else "better_than_greedy"] = int(one.sum())
+        row["not_by_the_start's_samples"] = int((one & ~solved[SAMPLED]).sum())
+        row["only_by_these"] = int((solved[SAMPLED] & ~one).sum())
+        either = {other: (one | some).sum() for other, some in solved.items()}
+        both = {other: (one & some).sum() / max(1, either[other]) for other, some in solved.items()}
+        rows.append({**row, "overlap": both, **greedy.get(name, {})})
     chart = Chart(f"{metric}@k", "", "k", mean_lines(at_k, "tries", "k", "score"), log_x=True)
     return Result(f"Coverage of {len(base)} examples", rows, [chart], hidden=["overlap"])
+
+
+def score_and_interval(values: Values) -> Estimate:
+    """Return the mean of scores over the examples that are known, with its 95 % interval."""
+    score = score_of_values(0, "", values.tolist(), higher_is_better=True)
+    return score.mean, confidence_interval(score, bootstrap=True)

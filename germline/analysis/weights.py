@@ -1,17 +1,22 @@
-"""The weights of a run, a model folder, a PEFT adapter or a loaded model, read piece by piece.
+"""What an analysis is asked, the weights of its sources read piece by piece, and what it answers.
 
 Files are mapped into memory for one read at a time. The weights of a run or an adapter are rebuilt
 by its engine, those of a run from a snapshot or from the journal alone, and kept in a file of the
 analysis, so that several are compared without several models in memory.
+
+Rows that a long analysis has measured are kept beside the result, so an interrupted one goes on
+where it stopped.
 """
 
+import hashlib
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,6 +27,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from germline.config import load_config
+from germline.config.base import Section
 from germline.config.config_files import model_source
 from germline.engines.checkpoint_files import FLOATS, check_not_quantized, stored_tensors
 from germline.engines.master_weights import Masters
@@ -29,8 +35,17 @@ from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import loading_errors, local_model_folder, silence_transformers
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
-from germline.record.atomic_files import explain_write_errors
+from germline.record.atomic_files import (
+    Row,
+    append_rows,
+    explain_write_errors,
+    keep_rows,
+    plain,
+    read_rows,
+)
 from germline.record.run_paths import check_source
+from germline.report.charts import Chart
+from germline.report.text_format import number, with_interval
 from germline.run.weights import (
     adapter_settings,
     generation_of_source,
@@ -42,8 +57,7 @@ from germline.spaces.peft_files import CONFIG, TENSORS, is_adapter
 from germline.types import GermlineError
 
 Source = str | Path | nn.Module
-"""A run, the folder of a model or of a PEFT adapter, a hub id, or a loaded Hugging Face model; its
-adapter has to be merged."""
+"""A run, a folder of a model or PEFT adapter, a hub id, or a loaded model with merged adapter."""
 
 Generation = int | Literal["best"] | None
 
@@ -170,20 +184,6 @@ def common_start(sources: Sequence[Weights]) -> Weights:
     return bases[0]
 
 
-def shared_names(models: Sequence[Weights]) -> list[str]:
-    """Return the tensors that all models have, sorted by name; refuse tensors of other shapes."""
-    first, names = models[0], sorted(set.intersection(*({*one.shapes} for one in models)))
-    labels = ", ".join(dict.fromkeys(one.label for one in models))
-    why = [] if names else [f"no tensor is in all of {labels}"]
-    for one, name in product(models, names):
-        shape, expected = [*one.shapes[name]], [*first.shapes[name]]
-        if shape != expected:
-            why.append(f"{name} has shape {shape} in {one.label}, and {expected} in {first.label}")
-    if why:
-        raise GermlineError(f"analyze: {why[0]}: compare models of one architecture")
-    return names
-
-
 def _open_folder(label: str, path: Path) -> Weights:
     """Return the weights of a model folder, or of a hub id whose folder is on this machine."""
     folder = local_model_folder(str(path), weights=True)
@@ -252,3 +252,144 @@ def _rebuilt(
 def _stats(files: Sequence[Path | str]) -> list[Any]:
     stats = [(str(Path(file).resolve()), Path(file).stat()) for file in files]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an analysis found.
+
+    Attributes:
+        title: what was measured, in a few words.
+        rows: texts, numbers, and pairs of a mean and its 95 % interval.
+        charts: of the figure, below each other.
+        values: what is in no row, for JSON.
+        notes: sentences below the table.
+        hidden: keys of the rows that the table does not show.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    charts: Sequence[Chart]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The headings and the cells of the table."""
+        keys = [key for key in dict.fromkeys(chain(*self.rows)) if key not in self.hidden]
+        headings = [key.replace("_", " ").replace("kl ", "KL ") for key in keys]
+        return [headings, *([cell(row.get(key)) for key in keys] for row in self.rows)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the title, the notes and all numbers."""
+        results = {"rows": self.rows, **self.values}
+        return {"title": self.title, "notes": [*self.notes], "results": results}
+
+
+def cell(value: Any) -> str:
+    """Format a text, a number, or a mean with its interval, where that is known."""
+    if not isinstance(value, tuple):
+        return value if isinstance(value, str) else number(value)
+    return with_interval(*value)
+
+
+class Request:
+    """The opened sources of an analysis, and the rows that it has measured, in a file.
+
+    The file is named after the question that the rows answer: that of a run which has trained on
+    has another one.
+
+    Attributes:
+        what: the name of the analysis.
+        opened: the weights of the sources.
+        watch: is called with what is measured now.
+        start: the model that training of all sources began with.
+        labels: of the sources.
+        methods: of the sources; those of a folder of run seeds are of one method.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        opened: Sequence[Weights],
+        settings: Section,
+        folder: Path,
+        watch: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.what, self.opened, self.watch = what, opened, watch
+        for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
+            one.label = label
+        self.start = common_start(opened)
+        self.labels = [one.label for one in opened]
+        self.methods = [method_of(label) for label in self.labels]
+        models = [[one.identity, one.start and one.start.identity] for one in opened]
+        question = repr([models, settings.model_dump()]).encode()
+        self._path = folder / f"{what}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_rows(self._path, lambda _: True)  # without a torn last line
+        self._rows = {row["key"]: row for row in read_rows(self._path)}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The tensors that all sources and their starts have; other shapes of one are refused."""
+        models = [model for one in self.opened for model in (one, one.start) if model]
+        first, names = models[0], sorted(set.intersection(*({*one.shapes} for one in models)))
+        why = [] if names else [f"no tensor is in all of {', '.join(self.labels)} and their starts"]
+        for one, name in product(models, names):
+            shape, expected = [*one.shapes[name]], [*first.shapes[name]]
+            if shape != expected:
+                why.append(f"{name} has shape {shape} in {one.label}, {expected} in {first.label}")
+        if why:
+            raise GermlineError(f"analyze: {why[0]}: compare models of one architecture")
+        return names
+
+    @cached_property
+    def groups(self) -> dict[str | int, list[str]]:
+        """Names of the tensors of each layer, by its number; of each kind of module; last, `all`.
+
+        Kinds are such as `q_proj` or `q_proj.bias`.
+        """
+        layers: dict[str | int, list[str]] = {}
+        kinds: dict[str | int, list[str]] = {}
+        for name in self.names:
+            if layer := re.search(r"\.(\d+)\.", name):
+                layers.setdefault(int(layer[1]), []).append(name)
+            kind = re.sub(r".*\.(?!bias$)", "", name.removesuffix(".weight"))
+            kinds.setdefault(kind, []).append(name)
+        return {**{layer: layers[layer] for layer in sorted(layers)}, **kinds, "all": self.names}
+
+    def row(self, key: str, measure: Callable[..., Mapping[str, Any]], *of: Any) -> Row:
+        """Return the row of a key; if it is new, `measure(*of)` is called, and the row is kept."""
+        self.watch(f"{self.what}: {key}")
+        if key not in self._rows:
+            row = plain({"key": key, **measure(*of)})  # NaN is None, as in a row that was read
+            self._rows[key] = cast("Row", row)
+            append_rows(self._path, [self._rows[key]])
+        return self._rows[key]
+
+
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """Return a label for each path, as results are kept by label.
+
+    It is the last name, with METHOD before `seed-0`; where two are alike, the whole path; and where
+    these are, such as the names of loaded models, it has a number.
+    """
+    paths = map(Path, labels)
+    short = ["/".join(one.parts[-1 - one.name.startswith("seed-") :]) for one in paths]
+    numbered = [f"{one} ({labels[: at + 1].count(one)})" for at, one in enumerate(labels)]
+    return next(some for some in (short, [*labels], numbered) if len({*some}) == len(some))
+
+
+def method_of(label: str) -> str:
+    """Return the label of a source without its run seed, of one or several generations."""
+    return re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label)
+
+
+def pairs_by_method(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+    """Return the pairs of sources, those between seeds of the same two methods together."""
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for first, second in combinations(range(len(methods)), 2):
+        names = dict.fromkeys([methods[first], methods[second]])
+        pairs.setdefault(" and ".join(names), []).append((first, second))
+    return pairs

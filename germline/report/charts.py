@@ -299,7 +299,7 @@ def mean_lines(
     """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
 
     Its band is the range of several rows, or the interval of a single mean that has one; dashed
-    lines have none. Rows where `y` is not known are left out.
+    lines have none. Rows where `y` is not known are left out. The suffix ends every label.
     """
     found = []
     for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):

@@ -44,8 +44,6 @@ TRIAL = 216
 
 QUICK = ("sweep.seeds=1", "sweep.test_seeds=0")
 
-FACTS = ("number", "settings", "state", "reason", "sampler")
-
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -105,8 +103,6 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     run = found.complete[0].runs[0]
     whole = germline.train(run.config, file.parent / "whole").run().directory.path
     assert journal(whole) == journal(run.path)
-    facts = json.loads((found.trials[0].path / "trial.json").read_text())
-    assert facts.keys() >= {*FACTS}
     assert found.trials[0].runs[0].path == found.trials[0].path / "seed-0"
     assert (found.trials[0].path / "seeds.json").exists()
 
@@ -148,6 +144,8 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     assert len(trials) > before
     asked = [(one.sampler, one.asked) for one in trials]
     assert len({*asked}) == len(trials)
+    monkeypatch.setattr("os.access", lambda _, mode: mode < 7)  # not to be written
+    assert "may not be written to" in swept(file, *QUICK).output
 
 
 def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None:
@@ -155,7 +153,7 @@ def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None
     done = swept(file, *QUICK, "task.temperature=0", "sweep.random=false", rollouts=230)
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "no trial reached the last rung with a score (no signal: all members earned" in said
+    assert "no trial is complete (no signal: all members earned" in said
     assert "weights): search other values, or take an easier task report: " in said
     # What is left is enough for the first rung of another trial, and not for its last one.
     assert [one.runs[0].done for one in results(file).trials] == [3]
@@ -203,6 +201,7 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     release = acquire_lock(found.trials[0].path, found)
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
+    runner._retried = set()
     runner._sweep = SimpleNamespace(lock=nullcontext(), out=found.folder, options=options)
     runner._retry_failed()
     release()
@@ -212,6 +211,15 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert runner._next_work() == (found.trials[1].path, runner._search)
     assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
+
+
+def test_no_trial_is_repeated_and_one_that_fails_stops_no_sweep(file, commands) -> None:
+    (file.parent / "space.yaml").write_text(as_yaml({"strategy.population": {"int": [4, 10]}}))
+    for rollouts in (2000, 2500):  # pairs need an even population
+        assert swept(file, "sweep.random=false", *QUICK, rollouts=rollouts).exit_code == 0
+        states = {one.settings["strategy.population"]: one.state for one in results(file).trials}
+        assert len(states) == len(results(file).trials) == 7
+        assert [n for n, state in states.items() if state == "failed"] == [7, 5, 9]
 
 
 def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch) -> None:
@@ -233,23 +241,20 @@ def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch
         ({"task": ["conciseness", "arithmetic"]}, (), "task cannot be searched"),
         ({"strategy.population": {"int": [-2, 4]}}, (), "strategy.population"),
         (SPACE, ("--budget", "rollouts=100"), "that a sampler may spend: give 618, or"),
-        (
-            SPACE,
-            ("--budget", "steps=100"),
-            "sweep.budget.steps: unknown setting",
-        ),
-        (SPACE, ("--budget", "minutes"), "--budget minutes: give it a number"),
-        (SPACE, ("--budget", "minutes="), "--budget minutes=: give it a number"),
+        (SPACE, ("--budget", "steps=100"), "sweep.budget.steps: unknown setting"),
+        (SPACE, ("--budget", "minutes"), "sweep.budget.minutes: must be a number"),
+        (SPACE, ("--budget", "minutes="), "sweep.budget.minutes: must be a number"),
         (SPACE, ("--budget", "trials=0"), "sweep.budget.trials: must be greater than"),
         (SPACE, ("sweep.seed=4",), "sweep.seed: unknown setting (did you mean 'seeds'?)"),
         (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: must be 'tpe'"),
         (SPACE, ("sweep.sampler=cmaes",), "searches two numbers or more"),
         (SPACE, ("sweep.objectives=speed",), "sweep.objectives: must be 'score'"),
-        (
-            SPACE,
-            ("sweep.storage=nosuch://me:secret@host/db",),
-            "the storage nosuch://host/db cannot",
-        ),
+        (SPACE, ("sweep.storage=nosuch://me:secret@host/db",), "the storage nosuch://host/db can"),
+        (SPACE, ("sweep.objectives=tokens",), "trials are compared by score"),
+        (SPACE, ("sweep.seeds",), "sweep.seeds: must be an integer"),
+        ({1: [0.1, 1.0]}, (), "config: 1: unknown setting"),
+        ({"strategy.population": {"int": [4, 6]}}, (), "a trial of strategy.population=5 cannot"),
+        ({"strategy.sigma": [1, 2], "strategy.sigma.target_kl": [0.1, 1]}, (), "the same config"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(file, commands, space, words, message) -> None:
@@ -273,7 +278,7 @@ def test_ranges_in_units_of_the_probe_are_measured_once(file, commands, monkeypa
         assert swept(file, "sweep.random=false", *QUICK, rollouts=rollouts).exit_code == 0
     found = results(file)
     assert measured == [str(file)]
-    assert found.space.given == {"strategy.sigma": {"log": [0.15, 0.6]}}
+    assert found.space.given == {"strategy.sigma": {"log": [0.15, 0.6], "when": {}}}
     assert all(0.15 <= one.settings["strategy.sigma"] <= 0.6 for one in found.trials)
     assert {run.config.record.edge for one in found.trials for run in one.runs} == {2}
     best = json.loads((found.folder / "best.json").read_text())
@@ -297,6 +302,9 @@ def test_python_has_the_same_sweep(file, commands) -> None:
         assert min(of_generations, one.other_minutes) > 0
     with pytest.raises(GermlineError, match="holds no sweep"):
         SweepResults(file.parent)
+    (out / "sweep.json").write_text("{")
+    with pytest.raises(GermlineError, match=r"sweep\.json is damaged"):
+        SweepResults(out)
 
 
 def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -> None:

@@ -266,3 +266,9 @@ def test_importance_tells_a_setting_that_decides_from_one_that_does_not():
 def test_the_page_is_legible_on_a_telephone(swept):
     page = write_report(SweepResults(swept))
     test_report_browser.test_a_report_is_whole_quiet_and_readable([page], 375, 9)
+
+
+def test_importance_is_that_of_the_last_rung_with_enough_trials(monkeypatch):
+    found = SimpleNamespace(results=SimpleNamespace(rungs=[16, 9]))  # trials at each rung
+    monkeypatch.setattr("germline.studies.sweep_report.points_at", lambda _, rung: range(rung))
+    assert SweepReport.__dict__["rung"].func(found) == 16

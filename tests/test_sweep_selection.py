@@ -11,9 +11,9 @@ import pytest
 
 from germline.cli.studies import _line
 from germline.config import load_config
-from germline.record.atomic_files import write_json
+from germline.record.atomic_files import read_json, write_json
 from germline.studies import sweep_runner
-from germline.studies.sweep_results import NO_BEST, SweepResults, SweepTrial, read_json
+from germline.studies.sweep_results import NO_BEST, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -263,9 +263,7 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     assert runner._halve(3, 2) is None
 
 
-def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_to(
-    monkeypatch,
-) -> None:
+def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_to(monkeypatch):
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     runner._sweep = SimpleNamespace(stops=[24, 72, 216], seeds=[0, 1])
     steps: list[tuple[str, int]] = []
@@ -307,19 +305,17 @@ def test_the_race_gives_run_seeds_within_the_budget(tmp_path, monkeypatch, limit
 
 
 @pytest.mark.parametrize("is_affordable", [True, False])
-def test_a_raced_trial_is_trained_while_the_budget_lasts(
-    tmp_path, monkeypatch, is_affordable
-) -> None:
+def test_a_raced_trial_is_trained_while_the_budget_lasts(tmp_path, monkeypatch, is_affordable):
     file = tmp_path / "trial.json"
     write_json(file, {"seeds": 2})
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(seeds=4, searched={}, budget=SimpleNamespace(limits={}))
-    runner._sweep = SimpleNamespace(options=options, limit=10, stops=[10], test_seeds=[])
+    runner._sweep = SimpleNamespace(options=options, limit=10, stops=[10], out=0, test_seeds=[])
 
-    def read() -> SweepResults:
+    def read(_out: object) -> SweepResults:
         return faked_results(replace(faked(0, 5.0), path=tmp_path, seeds=read_json(file)["seeds"]))
 
-    monkeypatch.setattr(runner, "_read", read)
+    monkeypatch.setattr(sweep_runner, "SweepResults", read)
     monkeypatch.setattr(runner, "_begin", lambda *_: None)
     monkeypatch.setattr(runner, "_affords", lambda *_: is_affordable)
     assert runner._next_work() == ((tmp_path, runner._search) if is_affordable else None)
@@ -337,21 +333,13 @@ def test_a_raced_trial_is_trained_while_the_budget_lasts(
     ],
 )
 def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> None:
+    same = {"state": "complete", "is_open": False, "spent": {"rollouts": 216.0}}
+    ended = [SimpleNamespace(counted=range(begun // 2)) for begun in tests]
     trials = [
-        SimpleNamespace(
-            number=n,
-            path=n,
-            state="complete",
-            is_open=False,
-            spent={"rollouts": 216.0},
-            tests=range(begun),
-            tested=SimpleNamespace(counted=range(begun // 2)),
-        )
+        SimpleNamespace(**same, number=n, path=n, tests=range(begun), tested=ended[n])
         for n, begun in enumerate(tests)
     ]
-    options = SimpleNamespace(
-        budget=SimpleNamespace(limits={}), searched={}, seeds=4, is_grid=False
-    )
+    options = SimpleNamespace(budget=SimpleNamespace(limits={}), searched={}, seeds=4)
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     runner._sweep = SimpleNamespace(options=options, stops=[216], limit=216, out=0, test_seeds=[4])
     found = SimpleNamespace(trials=trials, complete=trials)

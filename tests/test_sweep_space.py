@@ -24,9 +24,9 @@ def test_conditions_follow_what_they_name_and_every_value_has_a_corner() -> None
     space = SweepSpace(SPACE)
     names = [one.name for one in space.dimensions]
     assert names[:2] == ["method.kind", "strategy.sigma"]
-    corners = [*space.corners()]
-    assert {one["strategy.sigma"] for one in corners} == {0.01, 1.0}
-    assert {one.get("method.group_size") for one in corners} == {None, 2, 4}
+    corners = [settings for _, settings in space.corners()]
+    assert {one["strategy.sigma"] for one in corners} == {0.01, 0.0464, 0.215, 1.0}
+    assert {one.get("method.group_size") for one in corners} == {None, 2, 3, 4}
     assert all(("shaping" in one) == (one["method.kind"] == "es") for one in corners)
     grid = space.grid()
     sigmas = [0.01, 0.0464, 0.215, 1.0]
@@ -42,8 +42,8 @@ def test_ranges_in_units_of_the_probe() -> None:
     measured = space.in_units(units)
     assert not measured.needs_probe
     assert measured.given == {
-        "strategy.sigma": {"log": [0.006, 0.06]},
-        "strategy.learning_rate": {"log": [0.005, 0.05]},
+        "strategy.sigma": {"log": [0.006, 0.06], "when": {}},
+        "strategy.learning_rate": {"log": [0.005, 0.05], "when": {}},
     }
     with pytest.raises(GermlineError, match=r"is for strategy\.sigma and strategy\.learning_rate"):
         SweepSpace({"batch_size": {"probe": [1, 2]}}).in_units(units)
@@ -63,7 +63,9 @@ def test_ranges_in_units_of_the_probe() -> None:
             )
         ),
         ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],
-          "when": {"method.kind": "es"}}}, "`when` names method.kind"),
+          "when": {"method.kind": "es"}}}, "`when` asks for method.kind=.'es'"),
+        ({"space": ["full", "lora"], "seed": {"int": [1, 2], "when": {"space": []}}}, "for space="),
+        ({"space": ["full", "lora"], "seed": {"int": [1, 2], "when": {"space": 1}}}, "for space="),
     ],
 )  # fmt: skip
 def test_a_space_that_cannot_be_searched_is_refused(space: Any, message: str) -> None:

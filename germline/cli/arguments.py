@@ -124,7 +124,8 @@ def read_section(
     """Return a section whose settings are given as words: `judge.model=large`."""
     from germline.config.base import make_section
 
-    given = dict(setting.removeprefix(prefix).split("=", 1) for setting in settings)
+    parts = (setting.removeprefix(prefix).partition("=") for setting in settings)
+    given = {name: value for name, _, value in parts}
     return make_section(section, {**given, **values}, f"{command}: ", prefix)
 
 

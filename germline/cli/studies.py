@@ -11,7 +11,6 @@ import typer
 
 from germline.cli.arguments import ConfigFile, Overrides, read_section, split_words
 from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, print_table
-from germline.errors import GermlineError
 
 if TYPE_CHECKING:
     from germline.studies.probe import ProbeAdvice
@@ -150,12 +149,8 @@ def sweep(
 
     words = overrides or []
     of_sweep = [word for word in words if word.startswith("sweep.")]
-    limits = {}
-    for limit in budget or []:
-        name, _, number = limit.partition("=")
-        limits[name] = read_value(number)
-        if limits[name] is None:
-            raise GermlineError(f"--budget {limit}: give it a number, such as rollouts=40000")
+    parts = (limit.partition("=") for limit in budget or [])
+    limits = {name: read_value(number or "''") for name, _, number in parts}
     options = read_section("sweep", SweepOptions, of_sweep, "sweep.", budget=limits)
     space = SweepSpace(over)
 

@@ -67,6 +67,14 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     write_atomically(path, f"{text}\n".encode())
 
 
+def read_json(path: Path) -> Row:
+    """Read a JSON document."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise GermlineError(f"{path} is damaged ({error}); restore it from a copy") from None
+
+
 @contextmanager
 def atomic_replace(path: Path, temporary: Path) -> Iterator[None]:
     """Replace a file by a temporary file that the `with` block writes, once it is on disk."""

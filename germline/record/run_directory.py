@@ -46,6 +46,7 @@ from germline.record.atomic_files import (
     explain_write_errors,
     keep_rows,
     read_each,
+    read_json,
     read_rows,
     write_atomically,
     write_json,
@@ -141,14 +142,12 @@ class RunDirectory:
         """
         file = path / "run.json"
         try:
-            facts = json.loads(file.read_bytes())
+            facts = read_json(file)
         except (FileNotFoundError, NotADirectoryError):
             check_single_run(path)
             raise missing_run_error(path) from None
         except OSError as error:
             raise GermlineError(f"{file} cannot be read: {error.strerror or error}") from None
-        except ValueError as error:
-            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
         check_format_version(file, facts)
         for name, kind in FACTS.items():
             if not isinstance(facts.get(name), kind):
@@ -238,10 +237,7 @@ class RunDirectory:
     def ensemble(self) -> list[Row]:
         """Return the members that vote, best first; empty if the method has none."""
         file = self.path / "ensemble.json"
-        try:
-            return list(json.loads(file.read_bytes())["members"]) if file.exists() else []
-        except ValueError as error:
-            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+        return list(read_json(file)["members"]) if file.exists() else []
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from germline.config import Config
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_json
+from germline.record.atomic_files import read_json, write_json
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.study_file import Cell, Study
 from germline.types import GermlineError
@@ -172,7 +172,7 @@ def log_of(path: Path) -> Path:
 def evaluation_of(run: Path) -> dict[str, Any]:
     """Return what `germline eval` said of a run, and of which weights; empty if it was not run."""
     file = _evaluation_file(run)
-    return dict(json.loads(file.read_bytes())) if file.exists() else {}
+    return read_json(file) if file.exists() else {}
 
 
 def failure_of(path: Path, printed: bytes, status: int) -> str:

@@ -10,7 +10,6 @@ A cell of the study is a task, a method and a run seed. Its run is an ordinary r
 task, of the study, of the method, of the method on this task, and the budget.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from germline.config.config_files import read_file
 from germline.config.loader import apply_overrides
 from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
+from germline.record.atomic_files import read_json
 from germline.report.comparison import differing_settings
 from germline.studies.run_seeds import train_seeds
 from germline.tasks import make_task
@@ -252,7 +252,7 @@ def _read_best(sweep: Path) -> dict[str, Any]:
         raise GermlineError(
             f"{sweep}: this sweep has no best trial, or has not ended: repeat its command"
         )
-    return dict(json.loads(file.read_bytes()))
+    return read_json(file)
 
 
 def _read(path: Path, overrides: Sequence[str]) -> StudyFile:

@@ -20,11 +20,11 @@ from germline.config.base import Listed, Section, as_override
 from germline.config.loader import read_recorded
 from germline.config.run_config import Budget
 from germline.methods.method import check_task
-from germline.record.atomic_files import explain_write_errors, write_json
+from germline.record.atomic_files import check_writable, read_json, write_json
 from germline.record.run_paths import check_unused
 from germline.report.comparison import flatten_settings
 from germline.studies.study_file import SAME
-from germline.studies.sweep_results import SHARED, SWEEP_FILE, TRIALS, read_json
+from germline.studies.sweep_results import SHARED, SWEEP_FILE, TRIALS
 from germline.studies.sweep_samplers import Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import SweepSpace, overrides_of
@@ -40,6 +40,7 @@ RACE_SHARE = 0.3
 """Share of the budget for more run seeds of the best trials."""
 
 Sampler = Literal["tpe", "random", "grid", "cmaes", "gp"]
+Objective = Literal["score", "peak_memory", "tokens"]
 
 
 class SweepBudget(Budget):
@@ -56,10 +57,8 @@ class SweepOptions(Section):
     """Limits of all trials together: the settings of `budget`, and `trials`."""
     sampler: Sampler = "tpe"
     """What proposes trials."""
-    objectives: Annotated[tuple[Literal["score", "peak_memory", "tokens"], ...], Listed] = (
-        "score",
-    )
-    """What is optimized; of several, the Pareto front."""
+    objectives: Annotated[tuple[Objective, ...], Listed] = ("score",)
+    """What is optimized, the score among them; of several, the Pareto front."""
     seeds: int = Field(4, ge=1)
     """Largest number of run seeds of a trial; the first one is `seed` of the config."""
     test_seeds: int = Field(2, ge=0)
@@ -135,6 +134,8 @@ class Sweep:
             raise GermlineError(
                 "sweep: give a budget of all trials, such as --budget rollouts=40000"
             )
+        if "score" not in options.objectives:
+            raise GermlineError("sweep.objectives: trials are compared by score: add it")
         if options.sampler == "cmaes" and not is_plain:
             raise GermlineError(
                 "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions, for "
@@ -178,9 +179,8 @@ class Sweep:
         Raises:
             GermlineError: the folder holds a sweep of another config or space.
         """
-        with explain_write_errors(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-        with self.lock:
+        check_writable(self.out, folder=True)
+        with self.lock:  # makes the folder
             facts = self._facts()
             if (self.out / SWEEP_FILE).exists():
                 facts = self._continued(facts)
@@ -245,10 +245,13 @@ class Sweep:
         return {"units": units, "settings": [*settings, f"record.edge={advice.edge:.3g}"]}
 
     def _check_space(self) -> None:
-        task = make_task(self.base.task)
-        for settings in self.space.corners():
+        task, made = make_task(self.base.task), list[object]()
+        for name, settings in self.space.corners():
             try:
-                check_task(self.plan(settings, self.limit)[0], task)
+                check_task(config := self.plan(settings, self.limit)[0], task)
+                if (name, config) in made:
+                    raise GermlineError(f"another {name} gives the same config")
+                made.append((name, config))
             except GermlineError as error:
                 shown = " ".join(overrides_of(settings))
                 raise GermlineError(

@@ -17,13 +17,13 @@ from germline.config.config_files import as_yaml
 from germline.errors import count_of
 from germline.evaluation.behavior import verdict_of
 from germline.evaluation.statistics import Z_95
-from germline.record.atomic_files import Row, write_atomically
+from germline.record.atomic_files import Row, read_json, write_atomically
 from germline.record.early_stopping import signed_score
 from germline.report.charts import Cell, Chart, HeatMap, Series, Style
 from germline.report.comparison import changed_settings
 from germline.report.html_page import render_template
 from germline.report.text_format import Table, number, percent
-from germline.studies.sweep_results import SweepResults, SweepTrial, read_json
+from germline.studies.sweep_results import SweepResults, SweepTrial
 from germline.studies.sweep_samplers import FEWEST_TRIALS, Importance, Point, importances
 from germline.studies.sweep_space import Dimension, overrides_of
 from germline.types import HeldOutScore
@@ -51,7 +51,6 @@ ABOUT = (
 def write_report(results: SweepResults) -> Path:
     """Write all files of the report into the folder of the sweep, and return the page."""
     report, folder = SweepReport(results), results.folder
-    (folder / "best.yaml").unlink(missing_ok=True)  # of an earlier best trial
     files = {
         "trials.csv": report.runs_csv(),
         "configspace.csv": report.space_csv(),
@@ -61,6 +60,8 @@ def write_report(results: SweepResults) -> Path:
     for name, text in files.items():
         if text:
             write_atomically(folder / name, text.encode("utf-8", "replace"))
+        else:
+            (folder / name).unlink(missing_ok=True)
     if report.maps:
         from germline.report import plots
 
@@ -81,7 +82,9 @@ class SweepReport:
     def rung(self) -> int:
         """The last rung that many trials reached; later ones have the best alone."""
         reached = {rung: len(points_at(self.results, rung)) for rung in self.results.rungs}
-        return max(rung for rung, count in reached.items() if 2 * count >= max(reached.values()))
+        many = max(FEWEST_TRIALS, max(reached.values()) / 2)
+        known = (rung for rung, count in reached.items() if count >= many)
+        return max(known, default=self.results.rungs[0])
 
     @cached_property
     def importances(self) -> list[Importance]:

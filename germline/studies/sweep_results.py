@@ -16,7 +16,6 @@ pooled, and `between` trials. While every trial has one seed, `within` is the sq
 error over examples, which is too large, because trials share their examples.
 """
 
-import json
 import math
 import statistics
 from bisect import bisect_left
@@ -31,6 +30,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline.errors import count_of
+from germline.record.atomic_files import read_json
 from germline.record.early_stopping import amounts, signed_score
 from germline.record.run_paths import is_locked, seed_runs
 from germline.report.text_format import number, signed
@@ -49,13 +49,6 @@ NO_BEST = (
     "no trial ends better than it began, so none is recommended: search other values (a larger "
     "sigma where members earn the same), train longer, or take an easier task"
 )
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a sweep."""
-    if not file.exists():
-        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}")
-    return dict(json.loads(file.read_bytes()))
 
 
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
@@ -201,6 +194,8 @@ class SweepResults:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if not (folder / SWEEP_FILE).exists():
+            raise GermlineError(f"{folder} holds no sweep: there is no {SWEEP_FILE}")
         self.facts = read_json(folder / SWEEP_FILE)
         self.rungs: list[int] = self.facts["rungs"]
         found = (one.parent for one in (folder / TRIALS).glob(f"*/{TRIAL_FILE}"))
@@ -336,7 +331,7 @@ class SweepResults:
         rows = [row for one in self.trials for run in one.runs for row in run.rows]
         is_silent = rows and all(row["zero_signal"] for row in rows)
         return (
-            f"no trial reached the last rung with a score ({reasons}): search other values, or "
+            f"no trial is complete ({reasons}): search other values, or "
             f"{'take an easier task' if is_silent else 'give a larger budget'}"
         )
 

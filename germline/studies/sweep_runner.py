@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config
 from germline.config.base import make_section
 from germline.config.config_files import as_yaml
-from germline.record.atomic_files import write_atomically, write_json
+from germline.record.atomic_files import read_json, write_atomically, write_json
 from germline.record.early_stopping import MINUTE_S, signed_score
 from germline.record.run_paths import acquire_lock, is_locked, seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
@@ -29,7 +28,6 @@ from germline.studies.sweep_results import (
     SweepResults,
     SweepTrial,
     TrialState,
-    read_json,
     score_at,
 )
 from germline.studies.sweep_samplers import TrialResult
@@ -48,6 +46,9 @@ POLL_S = 3.0
 
 FAILURES = 3
 """Trials that fail one after another, after which the sweep stops: it is not their settings."""
+
+ASKS = 20
+"""Proposals of a sampler, all of them trials that it has, after which its search has ended."""
 
 NO_SCORE = "no held-out score: all rewards are missing"
 NO_SIGNAL = "no signal: all members earned the same, so no update moved the weights"
@@ -82,6 +83,7 @@ class SweepRunner(RunProcesses):
         self._samplers = sweep.prepare()
         self._in_a_row = 0  # the last trials that failed, one after another
         self._untested: set[int] = set()  # trials whose test failed in this call
+        self._retried: set[Path] = set()  # trials that had failed before it
 
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
@@ -95,25 +97,21 @@ class SweepRunner(RunProcesses):
         self.in_threads(self._work, range(self._jobs), self._jobs)
         if self.is_stopping:
             return
-        shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
-        (self._sweep.out / "best.json").unlink(missing_ok=True)  # of an earlier call
-        results = self._read()
+        sweep, results = self._sweep, SweepResults(self._sweep.out)
+        shutil.rmtree(sweep.out / SHARED, ignore_errors=True)
+        (sweep.out / "best.json").unlink(missing_ok=True)  # of an earlier call
         if best := results.best:
-            given = [
-                one for one in self._sweep.overrides if not FIXED.fullmatch(one.partition("=")[0])
-            ]
-            overrides = [*given, *self._sweep.probed, *overrides_of(best.settings)]
+            given = [one for one in sweep.overrides if not FIXED.fullmatch(one.partition("=")[0])]
+            overrides = [*given, *sweep.probed, *overrides_of(best.settings)]
             facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
-            write_json(self._sweep.out / "best.json", facts | {"seeds": self._sweep.seeds})
-
-    def _read(self) -> SweepResults:
-        return SweepResults(self._sweep.out)
+            write_json(sweep.out / "best.json", facts | {"seeds": sweep.seeds})
 
     def _retry_failed(self) -> None:
         with self._sweep.lock:
-            for one in self._read().trials:
+            for one in SweepResults(self._sweep.out).trials:
                 if one.state == "failed" and not is_locked(one.path):
                     _write(one.path, state="running", reason="")
+                    self._retried.add(one.path)
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
@@ -137,7 +135,7 @@ class SweepRunner(RunProcesses):
 
         The lock of a trial is released by the operating system when its process is killed.
         """
-        results, options = self._read(), self._sweep.options
+        results, options = SweepResults(self._sweep.out), self._sweep.options
         limits, trials = options.budget.limits, results.trials
         free = [one for one in trials if not is_locked(one.path)]
         for one in free:
@@ -178,7 +176,7 @@ class SweepRunner(RunProcesses):
     ) -> Work | None:
         """Ask the sampler that has spent less for a trial, if so many rollouts are within limits.
 
-        Nothing is left at the end of a grid.
+        Nothing is left at the end of a grid, and where the sampler repeats its trials.
         """
         spent = dict.fromkeys(self._sweep.options.samplers, 0.0)
         told: dict[str, dict[int, TrialResult]] = {name: {} for name in spent}
@@ -190,7 +188,9 @@ class SweepRunner(RunProcesses):
         if not self._affords(results, limits, rollouts * len(self._sweep.first_seeds), new=1):
             return None
         sampler, number = min(spent, key=spent.__getitem__), len(results.trials)
-        asked = self._samplers.ask(sampler)
+        known = [settings for settings, _ in told[sampler].values()]
+        asks = (self._samplers.ask(sampler) for _ in range(ASKS))
+        asked = next((one for one in asks if not one or one[1] not in known), None)
         if asked is None:
             return None
         path = self._sweep.out / TRIALS / f"{number:04d}"
@@ -233,7 +233,7 @@ class SweepRunner(RunProcesses):
         *earlier, last = self._sweep.stops
         if stop == last:
             return None
-        results = self._read()
+        results = SweepResults(self._sweep.out)
         trial = next(one for one in results.trials if one.path == path)
         peers = [
             -math.inf if one.state == "collapsed" else signed_score(score)
@@ -265,10 +265,8 @@ class SweepRunner(RunProcesses):
 
         A collapse ends no test, and no trial of a grid, which is to show where runs collapse.
         """
-        planned, overrides = self._sweep.plan(self._trial(path).settings, rollouts)
         for seed in seeds:
-            one = planned.model_copy(update={"seed": seed})
-            failure = self._train_seed(path, one, overrides, is_test=is_test)
+            failure = self._train_seed(path, seed, rollouts, is_test=is_test)
             if failure == STOPPED:
                 return INTERRUPTED
             facts = None if failure else CellResult(seed_run(path, seed))
@@ -282,16 +280,16 @@ class SweepRunner(RunProcesses):
                 return "collapsed", collapse
         return None
 
-    def _train_seed(
-        self, path: Path, planned: Config, overrides: Sequence[str], *, is_test: bool
-    ) -> str:
+    def _train_seed(self, path: Path, seed: int, rollouts: int, *, is_test: bool) -> str:
         """Train one run, a test until it has a score on unseen rows; return why it failed."""
-        run, failure = seed_run(path, planned.seed), ""
+        run, trial = seed_run(path, seed), self._trial(path)
         while is_locked(run) and not self.is_stopping:
             time.sleep(POLL_S)  # its training outlived the process that began it
         began, before = time.monotonic(), self._trial(path).spent["minutes"]
         try:
-            train_seeds(planned, [planned.seed], path).prepare()
+            planned, overrides = self._sweep.plan(trial.settings, rollouts)
+            planned = planned.model_copy(update={"seed": seed})
+            train_seeds(planned, [seed], path).prepare()
             failure = self.train(planned, self._sweep.source, overrides, run)
             if is_test and not failure:
                 failure = self.evaluate(planned, run, ["--split unseen"])
@@ -314,7 +312,10 @@ class SweepRunner(RunProcesses):
         state, reason = end or ("complete", "")
         _write(path, state=state, reason=reason)
         self._on_end(self._trial(path), "")
-        self._in_a_row = self._in_a_row + 1 if state == "failed" else 0
+        if state != "failed":
+            self._in_a_row = 0
+        elif path not in self._retried:
+            self._in_a_row += 1
         if self._in_a_row >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: {reason}. "

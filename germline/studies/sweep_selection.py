@@ -127,8 +127,7 @@ def race(results: SweepResults, most: int) -> list[tuple[SweepTrial, int]]:
 def trials_to_test(results: SweepResults) -> list[SweepTrial]:
     """Return the trials to test: the best three, and the best one of each sampler, best first.
 
-    None is tested where none is better than before training.
-    Of several objectives, the trials of the Pareto front alone.
+    None if none is better than before training; of several objectives, the Pareto front alone.
     """
     ranked = [one for one in results.ranked if one in results.front and results.best]
     of_samplers = [*{one.sampler: one for one in reversed(ranked)}.values()]

@@ -100,16 +100,17 @@ class SweepSpace:
                 "`strategy.sigma: {log: [0.001, 0.1]}`"
             )
         self.given = dict(given)
-        self.dimensions = [_dimension(name, entry) for name, entry in given.items()]
+        self.dimensions = [_dimension(str(name), entry) for name, entry in given.items()]
         # A kind first: the other settings of its section depend on it.
         self.dimensions.sort(key=lambda one: (bool(one.when), not one.name.endswith("kind")))
         for place, one in enumerate(self.dimensions):
-            known = [other.name for other in self.dimensions[:place]]
-            if unknown := one.when.keys() - known:
-                raise GermlineError(
-                    f"sweep: {one.name}: `when` names {min(unknown)}, and the settings searched "
-                    f"before are {', '.join(known) or 'none'}"
-                )
+            known = {other.name: other.grid for other in self.dimensions[:place]}
+            for name, values in one.when.items():
+                if not values or any(value not in known.get(name, ()) for value in values):
+                    raise GermlineError(
+                        f"sweep: {one.name}: `when` asks for {name}={values}, and the lists that "
+                        f"are searched before are {known or 'none'}"
+                    )
 
     @property
     def needs_probe(self) -> bool:
@@ -127,8 +128,7 @@ class SweepSpace:
                         f"{' and '.join(units)}: use log or linear"
                     )
                 ends = [rounded(units[one.name] * end) for end in one.values]
-                others = {key: value for key, value in given[one.name].items() if key != "probe"}
-                given[one.name] = {"log": ends, **others}
+                given[one.name] = {"log": ends, "when": one.when}
         return SweepSpace(given)
 
     def settings(self, draw: Callable[[Dimension], Any]) -> dict[str, Any]:
@@ -151,13 +151,13 @@ class SweepSpace:
             ]
         return trials
 
-    def corners(self) -> Iterator[dict[str, Any]]:
-        """Yield trials in which every value of a list and every end of a range occurs."""
+    def corners(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each setting with trials of all its values in a grid, the others at their first."""
         for varied in self.dimensions:
-            for value in varied.values:
-                fixed = {name: values[0] for name, values in varied.when.items()}
-                fixed[varied.name] = value
-                yield self.settings(lambda one: fixed.get(one.name, one.values[0]))  # noqa: B023
+            fixed = {name: values[0] for name, values in varied.when.items()}
+            for value in varied.grid:
+                given = {**fixed, varied.name: value}
+                yield varied.name, self.settings(lambda one: given.get(one.name, one.values[0]))  # noqa: B023
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[str]:
@@ -182,10 +182,9 @@ def _dimension(name: str, entry: object) -> Dimension:
         return Dimension(name, scale, tuple(ends), conditions)
     raise GermlineError(
         f"sweep: {name}: {entry!r} is no range: give a list of two values or more, each once, or "
-        "one of {log: [a, b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: "
-        "[...]}, with a below b and b up to 2^53, whole numbers of int, and a above 0 of log and "
-        "probe, perhaps with {when: {OTHER.SETTING: VALUE}}; a single value is written after the "
-        "config, as KEY=VALUE"
+        "one of {log: [a, b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: [...]}"
+        ", a below b, b up to 2^53, a above 0 of log and probe, whole numbers of int, perhaps with "
+        "{when: {OTHER.SETTING: VALUE}}; a single value is written after the config, as KEY=VALUE"
     )
 
 

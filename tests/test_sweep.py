@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -56,9 +57,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    monkeypatch.setattr(
-        "germline.run.training.write_pages", lambda _: None
-    )  # nobody reads these pages
+    monkeypatch.setattr("germline.run.training.write_pages", lambda _: None)  # nobody reads them
     return run_commands_here(monkeypatch)
 
 
@@ -213,13 +212,17 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
-def test_no_trial_is_repeated_and_one_that_fails_stops_no_sweep(file, commands) -> None:
+def test_no_trial_is_repeated_and_one_that_fails_stops_no_sweep(file, commands, monkeypatch):
+    asks = mock.create_autospec(Samplers.ask, side_effect=Samplers.ask)
+    monkeypatch.setattr(Samplers, "ask", asks)
     (file.parent / "space.yaml").write_text(as_yaml({"strategy.population": {"int": [4, 10]}}))
     for rollouts in (2000, 2500):  # pairs need an even population
+        asks.reset_mock()
         assert swept(file, "sweep.random=false", *QUICK, rollouts=rollouts).exit_code == 0
         states = {one.settings["strategy.population"]: one.state for one in results(file).trials}
         assert len(states) == len(results(file).trials) == 7
         assert [n for n, state in states.items() if state == "failed"] == [7, 5, 9]
+    assert asks.call_count == sweep_runner.ASKS
 
 
 def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch) -> None:

@@ -84,6 +84,7 @@ class SweepRunner(RunProcesses):
         self._in_a_row = 0  # the last trials that failed, one after another
         self._untested: set[int] = set()  # trials whose test failed in this call
         self._retried: set[Path] = set()  # trials that had failed before it
+        self._exhausted: set[str] = set()  # samplers that propose nothing new
 
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
@@ -189,9 +190,10 @@ class SweepRunner(RunProcesses):
             return None
         sampler, number = min(spent, key=spent.__getitem__), len(results.trials)
         known = [settings for settings, _ in told[sampler].values()]
-        asks = (self._samplers.ask(sampler) for _ in range(ASKS))
+        asks = (self._samplers.ask(sampler) for _ in range(ASKS) if sampler not in self._exhausted)
         asked = next((one for one in asks if not one or one[1] not in known), None)
         if asked is None:
+            self._exhausted.add(sampler)
             return None
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here

@@ -14,6 +14,7 @@ from checks.reference import DOCS
 from germline.record import RunDirectory
 from germline.run import trackers
 from germline.types import GermlineError
+from tests.hang_limit import wait_until
 from tests.other_process import python
 from tests.toy_runs import finish, journal, run, settings
 
@@ -73,8 +74,8 @@ def history(folder):
 
 
 def exit_status(folder):
-    (status,) = [one.exit.exit_code for one in records(folder) if one.HasField("exit")]
-    return status
+    wait_until(lambda: any(one.HasField("exit") for one in records(folder)))  # a busy service
+    return next(one.exit.exit_code for one in records(folder) if one.HasField("exit"))
 
 
 @pytest.mark.usefixtures("drawn_figures")

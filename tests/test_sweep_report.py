@@ -155,7 +155,7 @@ def test_reasons_of_few_or_equal_trials_and_of_a_test_without_unseen_rows(swept)
     lines = SweepReport(results)._reasons(best)
     assert lines[0].startswith(f"Trial {best.number}, the best of 1 complete trial (")
     again = -other.mean
-    assert lines[1] == f"With new run seeds: {number(again)}, on unseen rows -"
+    assert f" in the search, {number(again)} with new run seeds (" in lines[1]
     assert lines[2:] == [
         f"{name}={value}: too few trials for a reason" for name, value in best.settings.items()
     ]

@@ -243,8 +243,8 @@ def test_the_best_of_each_sampler_is_tested() -> None:
 def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     def trial(number: int, score: float | None, state: str) -> Any:
         made = {"path": number, "sampler": "tpe", "mean": score, "state": state}
-        first = score and HeldOutScore(1, "score", score, 0.1, 20, score)
-        return SimpleNamespace(**made, runs=[first, "a raced seed"])
+        first = score and ("a run", HeldOutScore(1, "score", score, 0.1, 20, score))
+        return SimpleNamespace(**made, at=lambda _stop: [first, "a raced seed"] if first else [])
 
     known: list[tuple[float | None, str]] = [(9.0, "collapsed"), (8.0, "collapsed")]
     known += [(one, "running") for one in (3.0, 5.0, None)]
@@ -252,9 +252,8 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
     runner._sweep = SimpleNamespace(options=options, out=None, stops=[1, 2])
-    found = SimpleNamespace(trials=trials)
+    found = SimpleNamespace(trials=trials, by_sampler={"tpe": trials})
     monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
-    monkeypatch.setattr(sweep_runner, "score_at", lambda run, _stop: run)
     monkeypatch.setattr(runner, "_affords", lambda *_: True)
     assert runner._halve(3, 1) is None
     trials[3].mean = 2.0
@@ -300,7 +299,7 @@ def test_the_race_gives_run_seeds_within_the_budget(tmp_path, monkeypatch, limit
     raced = [replace(one, seeds=given) for one, given in zip(found.trials, seeds, strict=True)]
     assert [one.is_open for one in raced] == [given == 2 for given in seeds]
     # What the race is to spend is reserved.
-    monkeypatch.setattr(SweepTrial, "score_at", lambda *_: 5.0)
+    monkeypatch.setattr(SweepTrial, "at", lambda *_: ["a score"])
     assert runner._affords(faked_results(*raced), {"rollouts": limit}, 1) == (2 not in seeds)
 
 

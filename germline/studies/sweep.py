@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 from filelock import FileLock
 from pydantic import Field
 
-from germline.config import Config, load_config
+from germline.config import Budget, Config, load_config
 from germline.config.base import Listed, Section, as_override
 from germline.config.loader import read_recorded
-from germline.config.run_config import Budget
 from germline.methods.method import check_task
 from germline.record.atomic_files import check_writable, read_json, write_json
 from germline.record.run_paths import check_unused
@@ -32,9 +31,7 @@ from germline.tasks import make_task
 from germline.types import GermlineError
 
 FIXED = re.compile(rf"seed|generations|(budget|record|held_out)(\..*)?|task|{SAME.pattern}")
-"""Settings, and whole sections, that no trial may change, and that a study decides for its methods.
-
-They say what is asked, how it is scored, or how long."""
+"""What is asked, how it is scored, and how long: no trial may change it, and a study decides it."""
 
 RACE_SHARE = 0.3
 """Share of the budget for more run seeds of the best trials."""
@@ -100,7 +97,8 @@ class Sweep:
         seeds: run seeds of the search.
         first_seeds: those with which a trial begins; a grid trains it with all at once.
         test_seeds: run seeds of tests.
-        lock: that of the folder: one process at a time begins trials.
+        trials: the folder of the trials.
+        lock: that of the sweep: one process at a time begins trials.
 
     Raises:
         GermlineError: a setting is unknown or may not be searched, a trial could not be trained, or
@@ -116,7 +114,7 @@ class Sweep:
     def __post_init__(self) -> None:
         options, self.base = self.options, load_config(self.source, self.overrides)
         self.probed: list[str] = []
-        self.lock = FileLock(self.out / ".sweep.lock")
+        self.trials, self.lock = self.out / TRIALS, FileLock(self.out / ".sweep.lock")
         rows = rollouts_of(self.base)
         self.limit = self.base.budget.rollouts or rows * self.base.generations
         self.rungs = rungs_of(self.limit, rows)
@@ -131,9 +129,7 @@ class Sweep:
         are_numbers = all(one.scale != "values" and not one.when for one in dimensions)
         is_plain = are_numbers and len(dimensions) > 1 and len(options.objectives) == 1
         if not options.budget.limits and not options.is_grid:
-            raise GermlineError(
-                "sweep: give a budget of all trials, such as --budget rollouts=40000"
-            )
+            raise GermlineError("sweep: give all trials a budget, such as --budget rollouts=40000")
         if "score" not in options.objectives:
             raise GermlineError("sweep.objectives: trials are compared by score: add it")
         if options.sampler == "cmaes" and not is_plain:
@@ -193,7 +189,7 @@ class Sweep:
                 self.probed = probed["settings"]
                 self.space = self.space.in_units(probed["units"])
                 self._check_space()
-            (self.out / TRIALS).mkdir(exist_ok=True)
+            self.trials.mkdir(exist_ok=True)
             write_json(self.out / SWEEP_FILE, facts)
             url = self.options.storage or f"sqlite:///{(self.out / 'study.db').resolve()}"
             count = len(self.options.objectives)
@@ -237,10 +233,8 @@ class Sweep:
 
         advice = probe(self.base)
         write_json(self.out / "probe.json", advice.values())
-        units = {"strategy.sigma": advice.sigma}
-        if advice.learning_rate:
-            units["strategy.learning_rate"] = advice.learning_rate
-        unit = advice.sigma_unit
+        units = {f"strategy.{name}": value for name, value in advice.settings.items()}
+        unit = units.pop("strategy.sigma_unit", None)
         settings = [f"strategy.sigma_unit={unit}"] if unit else []
         return {"units": units, "settings": [*settings, f"record.edge={advice.edge:.3g}"]}
 

@@ -1,13 +1,12 @@
 """The report of a sweep, from its folder alone: a page, a figure, a table of runs, the best config.
 
-`trials.csv` has a row for each run and rung of the trials that have ended, and `configspace.csv`
-the space, in the format that DeepCAVE reads and pandas as well.
+`trials.csv` (`runs_csv`) and `configspace.csv` (`space_csv`) are as DeepCAVE reads them.
 """
 
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -28,16 +27,11 @@ from germline.studies.sweep_samplers import FEWEST_TRIALS, Importance, Point, im
 from germline.studies.sweep_space import Dimension, overrides_of
 from germline.types import HeldOutScore
 
-MOST_SHOWN = 10
-"""Trials in the table of the best ones."""
-
-FEWEST_PAIRS = 5
-"""Least number of trials of a rank correlation."""
+MOST_SHOWN, FEWEST_PAIRS = 10, 5
+"""Trials in the table of the best ones; least number of trials of a rank correlation."""
 
 BEST = 0.25
 """Share of the trials that parallel coordinates draw, and reasons name, as the best."""
-
-NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
     "Scores are held-out scores, ± the standard deviation over the runs of a cell; a value of a "
@@ -95,8 +89,7 @@ class SweepReport:
     def axes(self) -> list[Dimension]:
         """The settings of every trial: sigma, the learning rate, others by their importance."""
         order = ["strategy.sigma", "strategy.learning_rate"]
-        order += [one.name for one in self.importances]
-        order += [one.name for one in self.space.dimensions]
+        order += [one.name for one in self.importances or self.space.dimensions]
         axes = (one for one in self.space.dimensions if not one.when)
         return sorted(axes, key=lambda one: order.index(one.name))
 
@@ -115,37 +108,41 @@ class SweepReport:
 
         def cell(rung: int, *at: int) -> Cell:
             some = [one for one, place in zip(trials, places, strict=True) if place == at]
-            return _cell(some, rung, is_marked=at == marked)
+            known = [(run.scores[0], score) for trial in some for run, score in trial.at(rung)]
+            return Cell(
+                scores=[score.mean for _, score in known],
+                broken=sum(is_broken(*both) for both in known),
+                hacked=sum(is_hacked(*both) for both in known),
+                stopped=sum(one.state != "running" and not one.at(rung) for one in some),
+                is_marked=at == marked,
+            )
 
         columns, rows = ([_label(one) for one in axis.grid] for axis in (x, y))
-        higher_is_better = all(one.sign > 0 for one in trials)
-        maps = [
+        return [
             HeatMap(
                 f"after {rung:,} rollouts",
                 *(x.name, y.name, columns, rows),
                 [[cell(rung, m, n) for n in range(len(columns))] for m in range(len(rows))],
-                higher_is_better,
+                higher_is_better=all(one.sign > 0 for one in trials),
             )
             for rung in self.results.rungs
+            if any(one.at(rung) for one in trials)
         ]
-        return [one for one in maps if one.means]
 
     def tables(self) -> dict[str, Table]:
         """Return the tables, by their titles."""
-        importance, ends = [], ("95 % interval from", "to")
-        for one in self.importances:
-            shares = map(percent, (one.share, one.low, one.high))
-            importance.append((one.name, *shares, "yes" if one.matters else "not shown"))
+        shares = [
+            (one.name, *map(percent, (one.share, one.low, one.high))) for one in self.importances
+        ]
         correlations = [
             (f"{rung:,}", str(trials), *map(number, (rho, low, high)))
             for rung, trials, rho, low, high in rank_correlations(self.results)
         ]
+        ends = ("95 % interval from", "to")
         names = ("rung, rollouts", "trials", "Spearman's rho", *ends)
         found = {
             "Best trials": self.best_trials(),
-            f"Importance after {self.rung:,} rollouts": Table(
-                ("setting", "share", *ends, "matters"), importance
-            ),
+            f"Importance after {self.rung:,} rollouts": Table(("setting", "share", *ends), shares),
             "Rank correlation with the last rung": Table(names, correlations),
         }
         return {title: table for title, table in found.items() if table.rows}
@@ -223,14 +220,13 @@ class SweepReport:
 
     def _reasons(self, best: SweepTrial) -> list[str]:
         results = self.results
-        found = (best.mean, results.shrunk(best), best.tested.mean, best.unseen)
-        mean, shrunk, again, unseen = map(results.shown, found)
+        mean, shrunk = map(results.shown, (best.mean, results.shrunk(best)))
         trials = count_of(len(results.complete), "complete trials")
         seeds = count_of(len(best.counted), "run seeds")
         lines = [
             f"Trial {best.number}, the best of {trials} ({self.metric}): {mean} over {seeds}, "
             f"{shrunk} shrunk",
-            f"With new run seeds: {again}, on unseen rows {unseen}" if best.tests else NOT_TESTED,
+            results.optimism(best) if best.tested.counted else "Not tried with new run seeds",
         ]
         weights = {one.name: one for one in self.importances}
         ranked = results.ranked if len(results.ranked) >= FEWEST_TRIALS else []
@@ -302,7 +298,7 @@ def points_at(results: SweepResults, rung: int) -> list[Point]:
     Trials that collapsed, whatever their answers earned, or crashed before count as the worst.
     """
     scores = {one.number: one.score_at(rung) for one in results.trials if one.state != "collapsed"}
-    known = {number: score for number, score in scores.items() if score is not None}
+    known = {number: score for number, score in scores.items() if not math.isnan(score)}
     worst = min(known.values(), default=0.0)
     return [
         (one.settings, known.get(one.number, worst))
@@ -323,7 +319,7 @@ def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, floa
     found = []
     for rung in earlier:
         both = [(one.score_at(rung), one.score_at(last)) for one in results.trials]
-        known = [pair for pair in both if None not in pair]
+        known = [pair for pair in both if not any(map(math.isnan, pair))]
         if len(known) < FEWEST_PAIRS or min(len({*some}) for some in zip(*known, strict=True)) < 2:
             continue
         rho = float(spearmanr(known).statistic)
@@ -331,17 +327,6 @@ def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, floa
         middle = math.atanh(rho * (1 - 1e-9))  # finite where the ranks are the same
         found.append((rung, len(known), rho, math.tanh(middle - half), math.tanh(middle + half)))
     return found
-
-
-def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
-    known = [(run.scores[0], score) for trial in trials for run, score in trial.at(rung)]
-    return Cell(
-        scores=[score.mean for _, score in known],
-        broken=sum(is_broken(*both) for both in known),
-        hacked=sum(is_hacked(*both) for both in known),
-        stopped=sum(one.state != "running" and not one.at(rung) for one in trials),
-        is_marked=is_marked,
-    )
 
 
 def _began(row: Row) -> float:

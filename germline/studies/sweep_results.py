@@ -76,7 +76,6 @@ class SweepTrial:
         state: of the trial; runs of a `running` trial may be shorter than those of others.
         reason: why it was stopped or failed; empty otherwise.
         sampler: what proposed it, such as `tpe` or `random`.
-        path: its folder.
         tests: runs with test seeds.
         asked: its number among the trials of the sampler.
         seeds: number of run seeds that it is to have in the search so far.
@@ -160,10 +159,9 @@ class SweepTrial:
         """Return its runs that got to a rung, with their scores there."""
         return [(run, one) for run in self.runs if (one := score_at(run, rung))]
 
-    def score_at(self, rung: int) -> float | None:
-        """Return the mean signed score of its runs at a rung; None if no run got there."""
-        scores = [signed_score(one) for _, one in self.at(rung)]
-        return statistics.fmean(scores) if scores else None
+    def score_at(self, rung: int) -> float:
+        """Return the mean signed score of its runs at a rung; NaN if no run got there."""
+        return _mean([signed_score(one) for _, one in self.at(rung)])
 
     @cached_property
     def spent(self) -> dict[str, float]:
@@ -201,6 +199,12 @@ class SweepResults:
         found = (one.parent for one in (folder / TRIALS).glob(f"*/{TRIAL_FILE}"))
         trials = (SweepTrial.read(one, self.facts["seeds"]) for one in found)
         self.trials = sorted(trials, key=lambda one: one.number)
+
+    @cached_property
+    def by_sampler(self) -> dict[str, list[SweepTrial]]:
+        """The trials of each sampler."""
+        names = self.facts["samplers"]
+        return {name: [one for one in self.trials if one.sampler == name] for name in names}
 
     @property
     def space(self) -> SweepSpace:
@@ -288,9 +292,8 @@ class SweepResults:
         """The complete trials that no other one is at least as good as in every objective."""
         if len(self.facts["objectives"]) == 1:
             return self.complete
-        values = [self.objectives(one, self.shrunk(one)) for one in self.ranked]
-        pairs = zip(self.ranked, values, strict=True)
-        return [one for one, mine in pairs if not is_dominated(mine, values)]
+        values = {one.number: self.objectives(one, self.shrunk(one)) for one in self.ranked}
+        return [one for one in self.ranked if not is_dominated(values[one.number], values.values())]
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
@@ -298,8 +301,7 @@ class SweepResults:
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
-        runs = [run for one in self.trials for run in one.runs]
-        if shared := sum(run.total("shared_rollouts") for run in runs):
+        if shared := sum(run.total("shared_rollouts") for one in self.trials for run in one.runs):
             lines[0] += f"; {shared:,} of them were shared by trials with the same beginning"
         if tests := [amounts(run.run.spent) for one in self.trials for run in one.tests]:
             lines[0] += f"; tests took {_sum(tests)['rollouts']:,.0f} more"
@@ -313,12 +315,11 @@ class SweepResults:
         if self.best is None and has_ended:
             lines.append(NO_BEST if self.complete else self._none_complete())
         elif self.best and self.best.tested.counted:
-            lines.append(self._optimism(self.best))
+            lines.append(self.optimism(self.best))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
             lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")
-        for sampler in self.facts["samplers"]:
-            some = [one for one in self.trials if one.sampler == sampler]
+        for sampler, some in self.by_sampler.items():
             cost = sum(one.spent["rollouts"] for one in some)
             if best := next((one for one in self.ranked if one in some), None):
                 score = self.shown(self.shrunk(best))
@@ -335,7 +336,7 @@ class SweepResults:
             f"{'take an easier task' if is_silent else 'give a larger budget'}"
         )
 
-    def _optimism(self, best: SweepTrial) -> str:
+    def optimism(self, best: SweepTrial) -> str:
         """Compare the score of the best trial with those of its tests, and with other tests."""
         score, again, unseen = map(self.shown, (best.mean, best.tested.mean, best.unseen))
         gap = best.mean - best.tested.mean

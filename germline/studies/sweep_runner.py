@@ -21,23 +21,8 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
 from germline.studies.sweep import FIXED, Sweep, SweepOptions
-from germline.studies.sweep_results import (
-    SHARED,
-    TRIAL_FILE,
-    TRIALS,
-    SweepResults,
-    SweepTrial,
-    TrialState,
-    score_at,
-)
-from germline.studies.sweep_samplers import TrialResult
-from germline.studies.sweep_selection import (
-    collapse_of,
-    halving,
-    is_silent,
-    race,
-    trials_to_test,
-)
+from germline.studies.sweep_results import SHARED, TRIAL_FILE, SweepResults, SweepTrial, TrialState
+from germline.studies.sweep_selection import collapse_of, halving, is_silent, race, trials_to_test
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
 
@@ -50,17 +35,13 @@ FAILURES = 3
 ASKS = 20
 """Proposals of a sampler, all of them trials that it has, after which its search has ended."""
 
-NO_SCORE = "no held-out score: all rewards are missing"
 NO_SIGNAL = "no signal: all members earned the same, so no update moved the weights"
 
 Work = tuple[Path, Callable[[Path], None]]
 """The folder of a trial to lock, and what to do there."""
 
 End = tuple[TrialState, str]
-"""The state in which a trial ends, and the reason."""
-
-INTERRUPTED: End = ("running", "")
-"""Of a trial that was stopped with the sweep, and goes on later."""
+"""The state in which a trial ends, and the reason; `running` if it was stopped with the sweep."""
 
 
 class SweepRunner(RunProcesses):
@@ -82,7 +63,7 @@ class SweepRunner(RunProcesses):
         self._sweep, self._jobs, self._on_end = sweep, jobs, on_end
         self._samplers = sweep.prepare()
         self._in_a_row = 0  # the last trials that failed, one after another
-        self._untested: set[int] = set()  # trials whose test failed in this call
+        self._untested: set[Path] = set()  # trials whose test failed in this call
         self._retried: set[Path] = set()  # trials that had failed before it
         self._exhausted: set[str] = set()  # samplers that propose nothing new
 
@@ -117,7 +98,7 @@ class SweepRunner(RunProcesses):
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
             with self._sweep.lock:
-                is_busy = any(map(is_locked, (self._sweep.out / TRIALS).iterdir()))
+                is_busy = any(map(is_locked, self._sweep.trials.iterdir()))
                 if work := self._next_work():
                     release = acquire_lock(work[0], self)
             if work:
@@ -132,10 +113,7 @@ class SweepRunner(RunProcesses):
                 return
 
     def _next_work(self) -> Work | None:
-        """Return what can be begun now; None while others have to end before, and at the end.
-
-        The lock of a trial is released by the operating system when its process is killed.
-        """
+        """Return what can be begun now; None while others have to end before, and at the end."""
         results, options = SweepResults(self._sweep.out), self._sweep.options
         limits, trials = options.budget.limits, results.trials
         free = [one for one in trials if not is_locked(one.path)]
@@ -157,7 +135,7 @@ class SweepRunner(RunProcesses):
             return work  # with what the race has left
         for one in trials_to_test(results) if self._sweep.test_seeds else []:
             is_tested = len(one.tested.counted) == len(self._sweep.test_seeds)
-            if not is_tested and one in free and one.number not in self._untested:
+            if not is_tested and one in free and one.path not in self._untested:
                 return one.path, self._test
         return None
 
@@ -179,23 +157,21 @@ class SweepRunner(RunProcesses):
 
         Nothing is left at the end of a grid, and where the sampler repeats its trials.
         """
-        spent = dict.fromkeys(self._sweep.options.samplers, 0.0)
-        told: dict[str, dict[int, TrialResult]] = {name: {} for name in spent}
-        for one in results.trials:
-            spent[one.sampler] += max(one.spent["rollouts"], self._sweep.rungs[0])
-            told[one.sampler][one.asked] = one.settings, results.told(one)
-        for name, trials in told.items():
-            self._samplers.tell(name, trials)
+        spent: dict[str, float] = {}
+        for name, trials in results.by_sampler.items():
+            told = {one.asked: (one.settings, results.told(one)) for one in trials}
+            self._samplers.tell(name, told)
+            spent[name] = sum(max(one.spent["rollouts"], self._sweep.rungs[0]) for one in trials)
         if not self._affords(results, limits, rollouts * len(self._sweep.first_seeds), new=1):
             return None
         sampler, number = min(spent, key=spent.__getitem__), len(results.trials)
-        known = [settings for settings, _ in told[sampler].values()]
+        known = [one.settings for one in results.by_sampler[sampler]]
         asks = (self._samplers.ask(sampler) for _ in range(ASKS) if sampler not in self._exhausted)
         asked = next((one for one in asks if not one or one[1] not in known), None)
         if asked is None:
             self._exhausted.add(sampler)
             return None
-        path = self._sweep.out / TRIALS / f"{number:04d}"
+        path = self._sweep.trials / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
         facts = {"number": number, "sampler": sampler, "asked": asked[0], "settings": asked[1]}
         facts |= {"state": "running", "reason": "", "seeds": len(self._sweep.first_seeds)}
@@ -211,7 +187,7 @@ class SweepRunner(RunProcesses):
         stops = self._sweep.stops
         for one in results.trials:
             if one.is_open:
-                stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
+                stop = next((stop for stop in stops if not one.at(stop)), stops[-1])
                 spent["rollouts"] += max(0.0, stop * one.seeds - one.spent["rollouts"])
         return all(
             spent[name] <= limit if name in ("rollouts", "trials") else spent[name] < limit
@@ -228,7 +204,7 @@ class SweepRunner(RunProcesses):
         begun = max((one.config.budget.rollouts or 0 for one in trial.runs[:1]), default=0)
         stops = [stop for stop in self._sweep.stops if stop >= begun]
         ends = (self._train(path, seeds, stop) or self._halve(path, stop) for stop in stops)
-        self._end(path, next(filter(None, ends), None))
+        self._end(path, *next(filter(None, ends), ("complete", "")))
 
     def _halve(self, path: Path, stop: int) -> End | None:
         """Return the end of a trial that does not go on after a rung."""
@@ -237,13 +213,10 @@ class SweepRunner(RunProcesses):
             return None
         results = SweepResults(self._sweep.out)
         trial = next(one for one in results.trials if one.path == path)
-        peers = [
-            -math.inf if one.state == "collapsed" else signed_score(score)
-            for one in results.trials
-            if one.sampler == trial.sampler
-            and one is not trial
-            and one.runs  # the seed that this trial has; raced trials have more
-            and (score := score_at(one.runs[0], stop)) is not None
+        peers = [  # by the run seed that this trial has; raced trials have more
+            -math.inf if one.state == "collapsed" else signed_score(one.at(stop)[0][1])
+            for one in results.by_sampler[trial.sampler]
+            if one is not trial and one.at(stop)
         ]
         if reason := halving(trial.mean, peers):
             return "pruned", f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
@@ -253,12 +226,11 @@ class SweepRunner(RunProcesses):
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
         end = self._train(path, self._sweep.test_seeds, self._sweep.limit, is_test=True)
-        if end == INTERRUPTED:
-            return
-        trial = self._trial(path)
-        if end:
-            self._untested.add(trial.number)
-        self._on_end(trial, end[1] if end else "complete")
+        state, reason = end or ("complete", "")
+        if state == "failed":
+            self._untested.add(path)
+        if state != "running":
+            self._on_end(self._trial(path), reason or state)
 
     def _train(
         self, path: Path, seeds: Sequence[int], rollouts: int, *, is_test: bool = False
@@ -270,10 +242,9 @@ class SweepRunner(RunProcesses):
         for seed in seeds:
             failure = self._train_seed(path, seed, rollouts, is_test=is_test)
             if failure == STOPPED:
-                return INTERRUPTED
-            facts = None if failure else CellResult(seed_run(path, seed))
-            if facts is None or not facts.scores:
-                return "failed", failure or NO_SCORE
+                return "running", ""
+            if failure or not (facts := CellResult(seed_run(path, seed))).scores:
+                return "failed", failure or "no held-out score: all rewards are missing"
             if is_test or self._sweep.options.is_grid:
                 continue
             if seed == self._sweep.base.seed and is_silent(facts):
@@ -284,10 +255,10 @@ class SweepRunner(RunProcesses):
 
     def _train_seed(self, path: Path, seed: int, rollouts: int, *, is_test: bool) -> str:
         """Train one run, a test until it has a score on unseen rows; return why it failed."""
-        run, trial = seed_run(path, seed), self._trial(path)
+        run = seed_run(path, seed)
         while is_locked(run) and not self.is_stopping:
             time.sleep(POLL_S)  # its training outlived the process that began it
-        began, before = time.monotonic(), self._trial(path).spent["minutes"]
+        began, trial = time.monotonic(), self._trial(path)
         try:
             planned, overrides = self._sweep.plan(trial.settings, rollouts)
             planned = planned.model_copy(update={"seed": seed})
@@ -299,19 +270,18 @@ class SweepRunner(RunProcesses):
         except GermlineError as error:
             failure = str(error)
         if not is_test:
-            trial = self._trial(path)
-            others = (time.monotonic() - began) / MINUTE_S - (trial.spent["minutes"] - before)
-            _write(path, other_minutes=trial.other_minutes + max(0.0, others))
+            trained = self._trial(path).spent["minutes"] - trial.spent["minutes"]
+            others = max(0.0, (time.monotonic() - began) / MINUTE_S - trained)
+            _write(path, other_minutes=trial.other_minutes + others)
         return failure
 
     def _trial(self, path: Path) -> SweepTrial:
         return SweepTrial.read(path, self._sweep.seeds)
 
-    def _end(self, path: Path, end: End | None) -> None:
+    def _end(self, path: Path, state: TrialState, reason: str) -> None:
         """Write how a trial has ended; one that was interrupted goes on later."""
-        if end == INTERRUPTED:
+        if state == "running":
             return
-        state, reason = end or ("complete", "")
         _write(path, state=state, reason=reason)
         self._on_end(self._trial(path), "")
         if state != "failed":
@@ -358,7 +328,7 @@ def sweep(
         source = folder / ".config.yaml"  # a folder with other files is refused
         write_atomically(source, as_yaml(dict(config)).encode())
         config = source
-    space = SweepSpace(over if isinstance(over, Mapping) else Path(over))
+    space = SweepSpace(over)
     chosen = make_section(SweepOptions, options, "sweep: ", "")
     SweepRunner(Sweep(str(config), overrides, space, folder, chosen), jobs).search()
     return SweepResults(folder)

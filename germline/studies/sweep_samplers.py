@@ -5,13 +5,10 @@ lends it no trials. Samplers keep nothing between two calls except in the storag
 processes share a study. Seeds of samplers follow from the run seed and the number of trials.
 
 Optuna's pruners, heartbeats and `best_trial` are not used: trials are stopped and locked by files
-(`sweep_runner`), and the best of noisy trials is too good on average (`sweep_results`). A trial
-that is stopped at a rung is told with its score there, one that collapsed with the worst score.
+(`sweep_runner`), and the best of noisy trials is too good on average (`sweep_results`).
 
-PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255) says which settings decide whether a trial is
-among the best: it compares where the best trials lie with where all of them lie. With few trials
-its numbers are noisy: each has a bootstrap interval over trials, and a setting counts only if it is
-more important than in nearly all sweeps whose scores are shuffled.
+PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255) compares where the best trials lie with where all
+of them lie. With few trials it is noisy: `importances` adds intervals, and a test by shuffling.
 """
 
 import hashlib
@@ -83,13 +80,22 @@ class Samplers:
     def ask(self, sampler: str) -> tuple[int, dict[str, Any]] | None:
         """Return the number of a new trial of a sampler and its settings; None at a grid's end."""
         with self._explained():
+            from optuna import samplers
+
             study = self._study(sampler)
             number = len(study.get_trials(deepcopy=False))
             if sampler == "grid":
                 points = self._space.grid()
                 np.random.default_rng(self._seed).shuffle(points)  # a part of it covers the space
                 return (study.ask().number, points[number]) if number < len(points) else None
-            study.sampler = self._sampler(sampler, number)
+            kinds = {
+                "tpe": partial(samplers.TPESampler, n_startup_trials=STARTUP, group=True),
+                "gp": partial(samplers.GPSampler, n_startup_trials=STARTUP),
+                "cmaes": samplers.CmaEsSampler,
+            }
+            made = kinds.get(sampler, samplers.RandomSampler)
+            seed = f"sweep {self._seed} {sampler} {number}".encode()
+            study.sampler = made(seed=int.from_bytes(hashlib.sha256(seed).digest()[:4]))
             trial = study.ask()
             return trial.number, self._space.settings(lambda one: suggest(trial, one))
 
@@ -118,18 +124,6 @@ class Samplers:
             load_if_exists=True,
         )
 
-    def _sampler(self, sampler: str, number: int) -> Any:
-        from optuna import samplers
-
-        text = f"sweep {self._seed} {sampler} {number}"
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
-        made = {
-            "tpe": partial(samplers.TPESampler, n_startup_trials=STARTUP, group=True),
-            "gp": partial(samplers.GPSampler, n_startup_trials=STARTUP),
-            "cmaes": samplers.CmaEsSampler,
-        }
-        return made.get(sampler, samplers.RandomSampler)(seed=seed)
-
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn an error of Optuna or of its storage into one sentence."""
@@ -156,8 +150,7 @@ def _quiet() -> Iterator[None]:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         yield
 
 
@@ -178,11 +171,7 @@ def suggest(trial: Any, dimension: Dimension) -> Any:
 
 @dataclass(frozen=True)
 class Importance:
-    """The share of a setting in the importance of all, with its 95 % interval over trials.
-
-    Attributes:
-        matters: whether it is above 95 % of the importances that shuffled scores give.
-    """
+    """The share of a setting, its interval, and whether it is above 95 % of shuffled sweeps."""
 
     name: str
     share: float

@@ -2,9 +2,8 @@
 
 - A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or if,
   without a clearly better score, many answers are empty, its weights walked to the edge at which
-  random members break, or its KL divergence from the start is large (`kl_from_start`).
-  One without any signal, as all members earn the same, ends at its first rung likewise, unless
-  its sigma is calibrated and may grow.
+  random members break, or its KL divergence from the start is large (`kl_from_start`). One
+  without any signal (`is_silent`) ends at its first rung likewise.
 - *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
   of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
   that stops trials instead of pausing them).
@@ -29,11 +28,8 @@ from germline.studies.sweep_results import SweepResults, SweepTrial
 REDUCTION = 3
 """Factor between rungs; the inverse is the share of trials that go on."""
 
-COLLAPSES = ("broken_answers", "collapse")
-"""Findings of a collapse, whatever the score is."""
-
-UNLESS_BETTER = ("empty", "walk")
-"""Findings of a collapse unless the held-out score is clearly better than before training."""
+COLLAPSES, UNLESS_BETTER = ("broken_answers", "collapse"), ("empty", "walk")
+"""Findings of a collapse: always, and unless the score is clearly better than before training."""
 
 MOST_KL = 0.1
 """Nats per token from the start that are a collapse likewise; see `studies.sigma_sweep.SANE_KL`."""

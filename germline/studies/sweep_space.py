@@ -22,7 +22,6 @@ from germline.config.base import as_override
 from germline.config.config_files import read_file
 from germline.types import GermlineError
 
-SCALES = ("log", "linear", "int", "probe", "values")
 LARGEST = 2.0**53
 """Number up to which floats hold every whole number, so that any sampler can propose them."""
 
@@ -92,8 +91,9 @@ class SweepSpace:
         GermlineError: it is empty, a range or a list has a single value, or an entry is no range.
     """
 
-    def __init__(self, given: Mapping[str, Any] | Path) -> None:
-        given = read_file(given, "sweep --over") if isinstance(given, Path) else given
+    def __init__(self, given: Mapping[str, Any] | Path | str) -> None:
+        if not isinstance(given, Mapping):
+            given = read_file(Path(given), "sweep --over")
         if not given:
             raise GermlineError(
                 "sweep: the space is empty: name settings with their ranges, such as "
@@ -175,9 +175,7 @@ def _dimension(name: str, entry: object) -> Dimension:
     when = given.pop("when", {})
     scale, values = next(iter(given.items()), ("", ()))
     if len(given) == 1 and _is_range(scale, values) and isinstance(when, Mapping):
-        conditions = {
-            other: some if isinstance(some, list) else [some] for other, some in when.items()
-        }
+        conditions = {key: some if isinstance(some, list) else [some] for key, some in when.items()}
         ends = map(rounded, values) if scale in ("log", "linear") else values
         return Dimension(name, scale, tuple(ends), conditions)
     raise GermlineError(
@@ -190,7 +188,7 @@ def _dimension(name: str, entry: object) -> Dimension:
 
 def _is_range(scale: str, values: Any) -> bool:
     """Whether these can be the values of a list, or the ends of a range."""
-    if scale not in SCALES or not isinstance(values, list):
+    if scale not in ("log", "linear", "int", "probe", "values") or not isinstance(values, list):
         return False
     if scale == "values":
         return len({json.dumps(one, sort_keys=True) for one in values}) == len(values) > 1

@@ -33,8 +33,8 @@ def test_directions_that_did_not_score_a_token_move_it_as_others_do():
 
 
 def test_a_change_that_looks_like_0_by_chance_is_that_of_random_coefficients():
-    # z = (3, -3): nothing in common, so the squares of slopes decide: mean (1, 0.5625).
-    alone = slopes([[1.0], [0.75]], [0], [[1.0], [1.0]])
+    # z = (3, -3): nothing in common, so the squares of slopes decide: mean (1, 0.5625), twice.
+    alone = slopes([[1.0, 1.0], [0.75, 0.75]], [0, 0], [[1.0], [1.0]])
     assert divergence_power(np.array([3.0, -4.0]), [alone]) == pytest.approx((1 + 0.5625) / 2)
 
 

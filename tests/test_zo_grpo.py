@@ -85,6 +85,7 @@ def test_only_the_center_generates():
     assert len(texts) > 1
     assert len(learned.utilities) == len(population) == 6
     assert learned.metrics["rows_scored"] == 5
+    assert 0 <= learned.metrics["groups_without_signal"] < 1
     assert len(learned.mean_rewards) == 8
 
 

@@ -30,6 +30,7 @@ from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
 from tests.other_process import python
+from tests.refusals import refusal
 from tests.tiny import save_tiny
 from tests.toy_runs import ADAM_FULL, run
 
@@ -68,9 +69,8 @@ def test_the_spectrum_of_known_matrices():
     assert stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(1.5, rel=1e-3)
     matrix = noise(50, 30)
     singular = torch.linalg.svdvals(matrix)
-    assert stable_rank(matrix) == pytest.approx(
-        float(singular.square().sum() / singular[0] ** 2), rel=0.02
-    )
+    norms = singular.square().sum() / singular[0] ** 2
+    assert stable_rank(matrix) == pytest.approx(float(norms), rel=0.02)
     flat = noise(384, 384)
     norms = flat.norm() ** 2 / torch.linalg.matrix_norm(flat, 2) ** 2
     assert stable_rank(flat) == pytest.approx(float(norms), rel=0.005)
@@ -94,9 +94,8 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     small = torch.full((64, 96), 1e-7)
     end = changed(start, tmp_path / "end", up=change, down=small)
     result = analyze("deltas", [end], start=start)
-    results = result.values
     before = load_file(start / "model.safetensors")
-    up, down = (results["tensors"]["end"][name] for name in (UP, DOWN))
+    up, down = (result.values["tensors"]["end"][name] for name in (UP, DOWN))
     assert up["norm"] == pytest.approx(float(change.norm()), rel=1e-4)
     assert up["start_norm"] == pytest.approx(float(before[UP].norm()), rel=1e-5)
     assert up["changed"] == pytest.approx(0.75, abs=1e-3)
@@ -110,12 +109,15 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert totals["all"]["norm"] == pytest.approx(math.hypot(up["norm"], down["norm"]))
     assert totals["up_proj"]["stable_rank"] == pytest.approx(up["stable_rank"])
     assert "q_proj" not in totals  # it did not change
+    few = analyze("deltas", [changed(start, tmp_path / "few", up=change)], start=start)
+    assert [list(one.x) for one in few.charts[0].series] == [[1]]  # 0 is on no log axis
+    lost = changed(start, tmp_path / "lost", up=torch.tensor(math.nan))
+    assert f"{UP} has NaN" in refusal(analyze, "deltas", [lost], start=start)
     by_layer = analyze("deltas", [end], start=start, settings={"layers": "true"})
     assert [one["module"] for one in by_layer.rows if isinstance(one["module"], int)] == [0, 1]
     assert by_layer.table[2][:2] == ["end", "1"]
     narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
-    assert "alpha_after" in up
-    assert "alpha_after" not in narrow["tensors"]["end"][UP]
+    assert "alpha_after" in {*up} - {*narrow["tensors"]["end"][UP]}
 
 
 def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
@@ -134,13 +136,9 @@ def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
     directory = RunDirectory.open(toy)
     walk = walked([entry.update for entry in directory.journal.read()])[-1]
     row = next(one for one in analyze("deltas", [toy]).rows if one["module"] == "all")
-    engine: Any = load_engine(directory)
-    expected = math.hypot(
-        *(
-            engine.weights.units[i.name] * walk * math.sqrt(math.prod(i.shape))
-            for i in engine.weights.searched
-        )
-    )
+    masters: Any = load_engine(directory).weights
+    units = [masters.units[i.name] * math.sqrt(math.prod(i.shape)) for i in masters.searched]
+    expected = walk * math.hypot(*units)
     assert row["random_walk"] == pytest.approx(expected)
     assert row["norm"] == pytest.approx(expected, rel=0.1)
 
@@ -217,14 +215,13 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
     first, last = ({**load_engine(directory, generation=g).weights.state()} for g in (-1, 3))
     names = [name for name in first if not name.endswith((".m", ".v"))]
     net = math.hypot(*(float((last[name] - first[name]).norm()) for name in names))
-    (row,) = analyze("trajectory", [path]).rows
-    assert row["net"] == pytest.approx(net, rel=1e-4)
-    assert row["steps"] == 4
+    (row,) = (result := analyze("trajectory", [path])).rows
+    assert (row["net"], row["steps"]) == (pytest.approx(net, rel=1e-4), 4)
+    assert result.table[0][:2] == ["run", "steps"]
     # After gradients, which seeds cannot repeat, the steps are those between snapshots.
     monkeypatch.setattr("germline.analysis.changes.follows_gradients", lambda _: True)
     (row,) = analyze("trajectory", [path]).rows
-    assert row["net"] == pytest.approx(net, rel=1e-4)
-    assert row["steps"] == 2
+    assert (row["net"], row["steps"]) == (pytest.approx(net, rel=1e-4), 2)
 
 
 def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
@@ -342,14 +339,14 @@ def test_pairs_of_seeds_are_together():
 
 
 def test_a_line_has_the_mean_and_the_range_of_its_rows_or_one_interval():
-    values = [(0, math.nan), (0, 0.5), (1, math.nan), (2, 0.25), (2, 0.75)]
+    values = [(0, math.nan), (1, math.nan), (2, 0.25), (0, 0.5), (2, 0.75)]
     rows = [{"of": "all", "layer": layer, "cosine": value} for layer, value in values]
     (line,) = mean_lines(rows, "of", "layer", "cosine")
     assert (list(line.x), list(line.y)) == ([0, 2], [0.5, 0.5])
     assert (list(line.low), list(line.high)) == ([0.5, 0.25], [0.5, 0.75])
     (single,) = mean_lines([{"of": "a", "t": 0, "score": (0.5, (0.25, 1.0))}], "of", "t", "score")
     assert (list(single.y), list(single.low), list(single.high)) == ([0.5], [0.25], [1.0])
-    assert not mean_lines(rows[:2], "of", "layer", "cosine")[0].low
+    assert not mean_lines(rows[2:4], "of", "layer", "cosine")[0].low
 
 
 def sums(*changes):

@@ -138,6 +138,10 @@ def test_an_adapter_is_merged_as_peft_merges_it(family, tiny, tmp_path):
     for name in weights.shapes:
         torch.testing.assert_close(weights.read(name), merged[name].detach(), rtol=0, atol=1e-5)
     assert weights.start.digest == open_weights(tiny[family], folder=tmp_path).digest
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(tiny[family]), "/nowhere/model"))
+    said = refusal(open_weights, config.parent, folder=tmp_path)
+    assert f"the base model of {config.parent} cannot be opened: /nowhere/model" in said
 
 
 def test_quantized_folders_are_refused(tiny, tmp_path):
@@ -191,6 +195,7 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
 
 
 def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
+    assert "(out)" in refusal(analyze, "deltas", [tiny["llama"]], emit="mergekit")
     assert "--start" in refusal(analyze, "deltas", [tiny["llama"]])
     wide = save_tiny(tmp_path / "wide", "llama", intermediate_size=64)
     assert "[64, 64] in wide" in refusal(analyze, "deltas", [wide], start=tiny["llama"])

@@ -65,6 +65,8 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         GermlineError: a source cannot be opened, the sources do not belong together, or a setting
             is wrong.
     """
+    if emit and not out:
+        raise GermlineError("analyze: name the folder that merge.yaml is written into (out)")
     if what not in ANALYSES or isinstance(sources, str | Path | nn.Module):
         names = ", ".join(ANALYSES)
         raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
@@ -88,7 +90,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         if out:
             write_json(folder / f"{what}.json", result.as_json())
             draw_panels(folder / f"{what}.png", result.title, result.charts)
-        if out and emit:
+        if emit:
             merge = f"merge: mergekit-yaml {write_merge(request, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
     return result

@@ -106,8 +106,9 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
             rows.append(row | _total([of[name] for name in some]))
     notes = unchanged(request, [row["norm"] for row in rows if row["module"] == "all"])
     layers = [row for row in rows if isinstance(row["module"], int)]
-    norms = mean_lines(layers, "method", "module", "norm")
-    norms += mean_lines(layers, "method", "module", "random_walk", "dashed", ": walk")
+    drawn = [row | {key: row[key] or None for key in ("norm", "random_walk")} for row in layers]
+    norms = mean_lines(drawn, "method", "module", "norm")
+    norms += mean_lines(drawn, "method", "module", "random_walk", "dashed", ": walk")
     visible = mean_lines(layers, "method", "module", "visible_in_bf16")
     charts = [
         Chart("norm of the change", "", "layer", norms, log_y=any(row["norm"] for row in layers)),
@@ -306,7 +307,7 @@ def trajectory(request: Request, settings: Section) -> Result:
     for one in request.opened:
         if one.directory is None:
             raise GermlineError(f"analyze trajectory: {one.label} is no run: it has no journal")
-        rows.append(row := request.row(one.label, _measure_path, one))
+        rows.append(row := {"run": one.label, **request.row(one.label, _measure_path, one)})
         each = zip(row["moved"], row["walked"], *zip(*row["directions"], strict=True), strict=True)
         points += [
             {"run": one.label, "steps": place, "moved": moved, "walked": walked, "x": x, "y": y}
@@ -320,7 +321,7 @@ def trajectory(request: Request, settings: Section) -> Result:
         Chart("distance from the start", "", "steps", distances),
     ]
     notes = ["A random walk: first principal directions 0.61, 0.15, 0.07; learned and alignment 0."]
-    hidden = ["walk", "moved", "walked", "directions"]
+    hidden = ["key", "walk", "moved", "walked", "directions"]
     return Result("Path of the center", rows, charts, notes=notes, hidden=hidden)
 
 

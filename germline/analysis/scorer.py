@@ -208,6 +208,8 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     source = run.path if run else request.start.path
     if source is None:
         raise GermlineError(f"{request.what}: save the start: its folder has the tokenizer")
+    if run is None and settings.task is None:
+        raise GermlineError(f"{request.what}: no source is a run: name a task (task=countdown)")
     task = load_config({"task": settings.task}).task if settings.task else None
     evaluated = open_evaluation(str(source), task, settings.split, settings.limit, (), None)
     config = evaluated.config

@@ -286,7 +286,7 @@ def layer_groups(scorer: WeightsScorer) -> dict[str, list[str]]:
     layers = sorted({info.layer for info in infos if info.layer is not None})
     for some in map(np.ndarray.tolist, np.array_split(layers, min(3, len(layers)))):
         of_some = [info.name for info in infos if info.layer in some]
-        named[f"layers {some[0]} to {some[-1]}"] = of_some
+        named[f"layers {some[0]} to {some[-1]}" if len(some) > 1 else f"layer {some[0]}"] = of_some
     return named
 
 
@@ -323,7 +323,7 @@ def coverage(request: Request, settings: CoverageSettings) -> Result:
             at_k.append({"tries": name, "k": k, "score": mean})
         row["solved" if metric == "pass" else "better_than_greedy"] = int(one.sum())
         row["not_by_the_start's_samples"] = int((one & ~solved[SAMPLED]).sum())
-        row["only_by_these"] = int((solved[SAMPLED] & ~one).sum())
+        row["only_by_the_start's_samples"] = int((solved[SAMPLED] & ~one).sum())
         either = {other: (one | some).sum() for other, some in solved.items()}
         both = {other: (one & some).sum() / max(1, either[other]) for other, some in solved.items()}
         rows.append({**row, "overlap": both, **greedy.get(name, {})})

@@ -98,7 +98,10 @@ class Weights:
         """Read the rows `[first:end]` of a tensor as fp32 on the CPU."""
         # Opened for each read, as the pages of a mapped file count as memory of this process.
         with safe_open(self.files[name], framework="pt") as file:
-            return file.get_slice(name)[first:end].float()
+            value = file.get_slice(name)[first:end].float()
+        if not value.isfinite().all():
+            raise GermlineError(f"analyze: {name} has NaN or infinite numbers in {self.label}")
+        return value
 
     @cached_property
     def digest(self) -> str:
@@ -150,10 +153,8 @@ def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tens
     shape = sources[0].shapes[name]
     step = max(1, CHUNK // len(sources) // max(1, math.prod(shape[1:])))
     for first in range(0, shape[0], step):
-        read = [
-            [one.read(name, first, first + step).flatten() for one in some if one]
-            for some in ([one.start for one in sources], sources)
-        ]
+        rows, both = (name, first, first + step), ([one.start for one in sources], sources)
+        read = [[one.read(*rows).flatten() for one in some if one] for some in both]
         yield torch.stack(read[0]), torch.stack(read[1])
 
 
@@ -191,7 +192,7 @@ def _open_folder(label: str, path: Path) -> Weights:
         weights = _in_folder(label, folder) if folder else None
         if folder is None or weights is None or not weights.files:
             raise GermlineError(
-                f"analyze: {label} has no safetensors files on this machine: name a run, an "
+                f"{label} has no safetensors files of a model on this machine: name a run, an "
                 "adapter or a folder that save_pretrained wrote; download a model of the hub first"
             )
         check_not_quantized(str(folder), PreTrainedConfig.from_pretrained(str(folder)))
@@ -207,7 +208,10 @@ def _in_folder(label: str, folder: Path, **about: Any) -> Weights:
 
 def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
     settings = adapter_settings(path)
-    base = open_weights(settings["model"], folder=folder)
+    try:
+        base = open_weights(settings["model"], folder=folder)
+    except GermlineError as error:
+        raise GermlineError(f"the base model of {label} cannot be opened: {error}") from error
     identity = [_stats([path / CONFIG, path / TENSORS]), base.identity]
     weights = _rebuilt(label, identity, folder, load_engine(None, load_config(settings)))
     return replace(weights, path=path, start=base, base=base)
@@ -242,8 +246,8 @@ def _rebuilt(
     masters = cast("Masters", engine.weights)
     tensors = masters.merged_tensors().items()
     path = folder / uuid.uuid4().hex / "model.safetensors"
-    path.parent.mkdir(parents=True)
     with explain_write_errors(path):
+        path.parent.mkdir(parents=True)
         save_file({name: one.detach().float().cpu().contiguous() for name, one in tensors}, path)
     about |= {"identity": identity, "units": masters.units}
     return _in_folder(label, path.parent, **about)

@@ -306,9 +306,10 @@ def mean_lines(
         at: dict[float, list[tuple[float, float, float]]] = {}
         for row in rows:
             value, ends = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
-            if row[by] == label and value is not None and not math.isnan(value):
-                at.setdefault(row[x], []).append((value, *ends))
-        if at:
+            if row[by] == label:
+                some = at.setdefault(row[x], [])  # also where unknown, for the order of the places
+                some += [(value, *ends)] if value is not None and not math.isnan(value) else []
+        if at := {place: some for place, some in at.items() if some}:
             means, lows, highs = zip(
                 *(zip(*some, strict=True) for some in at.values()), strict=True
             )

@@ -134,7 +134,7 @@ def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
 
 def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
     directory = RunDirectory.open(toy)
-    walk = walked([entry.update for entry in directory.journal.read()])[-1]
+    walk: Any = walked([entry.update for entry in directory.journal.read()])[-1]
     row = next(one for one in analyze("deltas", [toy]).rows if one["module"] == "all")
     masters: Any = load_engine(directory).weights
     units = [masters.units[i.name] * math.sqrt(math.prod(i.shape)) for i in masters.searched]

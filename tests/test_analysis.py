@@ -68,11 +68,9 @@ def toy(tmp_path_factory):
 def test_the_spectrum_of_known_matrices():
     assert stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(1.5, rel=1e-3)
     matrix = noise(50, 30)
-    singular = torch.linalg.svdvals(matrix)
-    norms = singular.square().sum() / singular[0] ** 2
+    norms = (singular := torch.linalg.svdvals(matrix)).square().sum() / singular[0] ** 2
     assert stable_rank(matrix) == pytest.approx(float(norms), rel=0.02)
-    flat = noise(384, 384)
-    norms = flat.norm() ** 2 / torch.linalg.matrix_norm(flat, 2) ** 2
+    norms = (flat := noise(384, 384)).norm() ** 2 / torch.linalg.matrix_norm(flat, 2) ** 2
     assert stable_rank(flat) == pytest.approx(float(norms), rel=0.005)
     values = np.random.default_rng(1).pareto(1.5, 2000) + 1  # density of exponent 2.5
     assert power_law_exponent(values) == pytest.approx(2.5, abs=0.15)

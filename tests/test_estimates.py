@@ -289,3 +289,4 @@ def test_the_gpu_is_described_by_its_driver(monkeypatch):
         found = machine_here(load_config({}))
         assert (found.name, found.device_bytes, found.host_bytes) == (name, 141e9, 9e9)
         assert found.has_bfloat16 == (capability >= (8, 0))
+    assert machine_here(load_config({"engine": {"kind": "sglang", "base_url": "http://x"}})).on_gpu

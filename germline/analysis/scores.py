@@ -34,8 +34,7 @@ over all numbers of the noise as well. Intervals are over trials (Student's t, f
 **Coverage.** Which examples k tries solve:
 
     start, sampled     n answers of the start at a temperature
-    start, noise s     greedy answers of n models: the start with Gaussian noise of s RMS of each
-                       tensor, as members of evolution strategies and of RandOpt are
+    start, noise s     greedy answers of n models: the start with Gaussian noise of s RMS per tensor
     MODEL, sampled     n answers of a trained model at the temperature
 
 pass@k is the unbiased estimate of `evaluation.statistics` (best@k of a metric that is no share). An

@@ -4,8 +4,7 @@ Files are mapped into memory for one read at a time. The weights of a run or an 
 by its engine, those of a run from a snapshot or from the journal alone, and kept in a file of the
 analysis, so that several are compared without several models in memory.
 
-Rows that a long analysis has measured are kept beside the result, so an interrupted one goes on
-where it stopped.
+Rows that an analysis has measured are kept beside its result: an interrupted one goes on there.
 """
 
 import hashlib

@@ -141,13 +141,13 @@ def build_run_parts(
             opened.callback(term.close)
         strategy = strategy_of_run(config, fleet.query(dimension))
         config = with_population(config, strategy)
-        decay = config.optimizer
-        if decay.weight_decay and decay.decay_to == "zero" and config.strategy.has_measured_rate:
+        optimizer, is_measured = config.optimizer, config.strategy.has_measured_rate
+        if is_measured and optimizer.weight_decay and optimizer.decay_to == "zero":
             log.warning(
                 "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
                 "generation, and learning_rate=auto changes by orders of magnitude: give a number, "
                 "such as strategy.learning_rate=0.01, or strategy.optimizer.decay_to=start",
-                decay.weight_decay,
+                optimizer.weight_decay,
             )
         method = make_method(config, strategy, task, terms)
         opened.pop_all()

@@ -76,6 +76,7 @@ class SweepTrial:
         state: of the trial; runs of a `running` trial may be shorter than those of others.
         reason: why it was stopped or failed; empty otherwise.
         sampler: what proposed it, such as `tpe` or `random`.
+        path: its folder.
         tests: runs with test seeds.
         asked: its number among the trials of the sampler.
         seeds: number of run seeds that it is to have in the search so far.

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import germline.engines.decode
 from germline import noise
+from germline.engines import grouped_attention
 from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.rows_in_progress import Detokenizer, RowsInProgress, cut_completion
@@ -95,9 +97,8 @@ def test_a_stop_string_ends_a_completion_and_is_not_part_of_its_text(free):
 @pytest.fixture(scope="module")
 def ends_early(tmp_path_factory):
     """A model with so many end tokens that completions have very different lengths."""
-    return str(
-        save_tiny(tmp_path_factory.mktemp("ends"), "qwen2", eos_token_id=list(range(30, 90)))
-    )
+    place = tmp_path_factory.mktemp("ends")
+    return str(save_tiny(place, "qwen2", eos_token_id=list(range(30, 90))))
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -118,8 +119,7 @@ def test_rows_that_leave_do_not_change_what_others_write(ends_early, space, deco
     assert min(sizes) == max(sizes)
     handle.remove()
     assert leaving == staying
-    lengths = {len(completion.tokens) for completion in flat(leaving)}
-    assert len(lengths) > 5
+    assert len({len(completion.tokens) for completion in flat(leaving)}) > 5
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
@@ -184,6 +184,16 @@ def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, spac
     assert sum(width > 1 for width in widths) > 2
 
 
+def test_small_scores_in_fp32_are_attended_to_as_by_the_library():
+    model, half = (inprocess("llama", dtype=dtype).model for dtype in ("float32", "bfloat16"))
+    assert model.config._attn_implementation == grouped_attention.NAME
+    assert half.config._attn_implementation == "sdpa"
+    states = torch.randn(2, 4, 3, 8), *torch.randn(2, 2, 2, 5, 8), torch.randn(2, 1, 3, 5)
+    both = (grouped_attention.grouped_attention, sdpa_attention_forward)
+    ours, theirs = (f(model.model.layers[0].self_attn, *states, scaling=0.3)[0] for f in both)
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_padding_shares_nothing_but_the_prefix_and_leaves_every_prompt_a_token():
     padded = pad_prompts([[7, 8, 9], [7, 8], [7, 8, 9, 4]], padding_id=0)
     assert padded.prefix == (7,)
@@ -196,15 +206,10 @@ def test_padding_shares_nothing_but_the_prefix_and_leaves_every_prompt_a_token()
 def test_sampled_tokens_have_the_frequencies_of_the_softmax(temperature):
     draws = 20_000
     logits = torch.tensor([1.2, -0.3, 0.8, -2.0, 0.0, 2.0, -1.0])
-    sampling_noise = torch.from_numpy(
-        noise.sampling_uniforms(11, 0, "frequencies", range(draws), 1)[:, 0]
-    )
+    drawn = noise.sampling_uniforms(11, 0, "frequencies", range(draws), 1)
     decoding = Decoding(max_new_tokens=1, temperature=temperature)
-    found = (
-        choose_tokens(logits.expand(draws, -1), sampling_noise, decoding)
-        .bincount(minlength=7)
-        .double()
-    )
+    rows = choose_tokens(logits.expand(draws, -1), torch.from_numpy(drawn[:, 0]), decoding)
+    found = rows.bincount(minlength=7).double()
     expected = torch.softmax(logits.double() / temperature, -1) * draws
     chi_square = float(((found - expected) ** 2 / expected).sum())
     assert chi_square < 22.46  # 0.1 % of chi-square with 6 degrees of freedom lies above
@@ -215,9 +220,8 @@ def test_the_nucleus_is_the_smallest_set_of_likely_tokens_that_reaches_top_p():
     for top_p, kept in ((0.05, [1]), (0.4, [1]), (0.41, [1, 3]), (0.7, [1, 3]), (0.8, [0, 1, 3])):
         sampling_noise = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
         decoding = Decoding(max_new_tokens=1, temperature=1.0, top_p=top_p - 1e-6)
-        found = choose_tokens(
-            logits.expand(len(sampling_noise), -1), sampling_noise, decoding
-        ).bincount(minlength=5)
+        rows = choose_tokens(logits.expand(4001, -1), sampling_noise, decoding)
+        found = rows.bincount(minlength=5)
         assert found.nonzero().flatten().tolist() == kept
         share = torch.softmax(logits, -1)[kept]
         assert torch.allclose(found[kept] / 4001, share / share.sum(), atol=1e-3)
@@ -244,13 +248,8 @@ def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
     assert len(set(first)) == len(prompt)  # the examples differ in their index alone
     assert all(len(set(row)) > 4 for row in first)  # so do positions
     assert write(SAMPLED) == first
-    others = (
-        Decoding(20, 1.0, noise_seed=6),
-        Decoding(20, 1.0, noise_seed=5, noise_generation=1),
-        Decoding(20, 1.0, noise_seed=5, noise_stream="held out"),
-    )
-    for decoding in others:
-        assert not set(write(decoding)) & set(first)
+    for change in ({"noise_seed": 6}, {"noise_generation": 1}, {"noise_stream": "held out"}):
+        assert not set(write(replace(SAMPLED, **change))) & set(first)
 
 
 @pytest.mark.parametrize("space_name", ["rank 1", "lora", "full"])

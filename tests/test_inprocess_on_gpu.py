@@ -11,7 +11,7 @@ import torch
 
 import germline
 from germline.config import Full, load_config
-from germline.engines import batched_dense, batched_lora, decode
+from germline.engines import batched_dense, batched_lora, decode, grouped_attention
 from germline.optimizers import Adam
 from germline.record import RunDirectory
 from germline.run import resume
@@ -46,6 +46,7 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr(batched_lora, "COLUMNWISE_RANK", 0)
     monkeypatch.setattr(decode, "PREFILL_TOKENS", 1 << 40)
     monkeypatch.setattr(batched_dense, "FEW_ROWS", 0)
+    monkeypatch.setattr(grouped_attention, "SMALL_SCORES", 0)
 
 
 def far(model="qwen2", space=None, optimizer=None, **settings):

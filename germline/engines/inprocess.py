@@ -4,6 +4,8 @@ The family of the space decides how members run in the forward pass (`FORWARDS`)
 the masters are the serving copy, and need no memory of their own, unless members are dense.
 """
 
+import ctypes
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -26,6 +28,7 @@ from germline.engines.completion_scorer import (
 )
 from germline.engines.conversation import ConversationBatch, ConversationTurns, reply_from
 from germline.engines.decode import TokenDecoder
+from germline.engines.grouped_attention import use_grouped_attention
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors, place_tensors, serving_dtype
 from germline.engines.pretrained import (
@@ -98,6 +101,10 @@ class InProcessEngine:
         self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
         detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
         self._decoder = TokenDecoder(self.model, detokenize, self._members.keep)
+        if not on_gpu:
+            keep_freed_memory()
+            if self.dtype == torch.float32:
+                use_grouped_attention(self.model)
         check_cached_logits(self.model)
 
     @classmethod
@@ -266,6 +273,18 @@ class InProcessEngine:
                 "start a run with lower microbatch.rows, microbatch.examples or "
                 "task.max_new_tokens (space=full: engine.members_per_batch)"
             ) from error
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 1 GiB of freed blocks below 32 MiB; see mallopt(3).
+
+    A microbatch allocates what the one before freed, and clearing its pages anew takes nano 8 % of
+    the time.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        for threshold, size in ((-3, 32 << 20), (-1, 1 << 30)):  # of mmap, and of trimming
+            mallopt(threshold, size)
 
 
 def torch_device(

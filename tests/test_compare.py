@@ -226,7 +226,7 @@ def test_what_was_forgotten_is_a_table(file, commands) -> None:
         ({"methods": {"a/b": {}}}, "String should match pattern"),
         ({"seeds": [1, 1]}, r"seeds=\(1, 1\): name whole numbers, each once"),
         ({"seed": 1}, r"seed: unknown setting \(did you mean 'seeds'\?\)"),
-        ({"tasks": {"short": {"config": "none.yaml"}}}, "short, few: config: there is no file"),
+        ({"tasks": {"short": "none.yaml"}}, "short, few: config: there is no file"),
     ],
 )
 def test_a_study_that_cannot_be_compared_is_refused(file, changes, message) -> None:

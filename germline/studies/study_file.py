@@ -2,7 +2,7 @@
 
     seeds: 0..4
     budget: {rollouts: 10240}
-    tasks: {arithmetic: {config: arithmetic.yaml, settings: [held_out.examples=188]}}
+    tasks: {arithmetic: arithmetic, countdown: {config: countdown, target: 0.84}}
     methods: {es: {}, zo_grpo: {settings: [method=zo_grpo, batch_size=32]}}
 
 A cell of the study is a task, a method and a run seed. Its run is an ordinary run directory,
@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from germline.config import Budget, Config, load_config
 from germline.config.base import Section, as_override, make_section
@@ -43,7 +43,7 @@ Settings = tuple[str, ...]
 
 
 class StudyTask(Section):
-    """A task of a study."""
+    """A task of a study; a text alone is its `config`."""
 
     config: str
     """A config file, in the folder of the study or the working directory, or a shipped config."""
@@ -51,6 +51,11 @@ class StudyTask(Section):
     """Held-out score to reach; the report says what each method spends before."""
     settings: Settings = ()
     """Settings of all runs of the task."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_text_is_the_config(cls, value: object) -> object:
+        return {"config": value} if isinstance(value, str) else value
 
 
 class StudyMethod(Section):

@@ -92,6 +92,7 @@ CALLS = {
     "evaluate('nano', 'arithmetic', split='tets')": "'unseen', found 'tets'",
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a number from 1 on",
     "evaluate('nano', 3)": "config: task: ",
+    "generate('nano', ['a'], overrides=['engine.device=cuda:99'])": "'cuda:99' cannot be used here",
     "evaluate('nano', 'arithmetic', out='.')": "out: . exists and holds no completions",
     "generate('nano', 'hello')": "prompts must be a list of Unicode texts, found 'hello'",
     "generate('nano', ['\\ud800'])": "prompts must be a list of Unicode texts, found ['\\ud800']",
@@ -103,8 +104,7 @@ CALLS = {
 @pytest.mark.slow
 def test_a_wrong_argument_is_told_as_one(tmp_path: Path) -> None:
     script = (
-        "import json, sys, germline\n"
-        "said = {}\n"
+        "import json, sys, germline\nsaid = {}\n"
         "for call in json.load(sys.stdin):\n"
         "    try:\n"
         "        said[call] = f'nothing: {eval(\"germline.\" + call)}'\n"

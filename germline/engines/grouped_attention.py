@@ -3,8 +3,11 @@
 There PyTorch computes every head of every text by itself, and reads prompts with keys and values
 repeated for each head. Small scores of all texts and heads take less time in one batched
 product; this is the function that transformers looks up by its name, where it would take `sdpa`.
+Masks hold finite numbers, as the engine writes them.
 """
 
+import inspect
+import sys
 from typing import Any
 
 import torch
@@ -22,8 +25,9 @@ SMALL_SCORES = 4096
 
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
-    """Let a model use it; families that call no function by name keep their own."""
-    if model.config._attn_implementation == "sdpa":
+    """Let a model use it, unless its code asks for `sdpa` by name: it may mask in another way."""
+    code = inspect.getsource(sys.modules[type(model).__module__])
+    if model.config._attn_implementation == "sdpa" and '"sdpa"' not in code:
         with silence_transformers():
             model.set_attn_implementation(NAME)
 
@@ -36,7 +40,7 @@ def grouped_attention(
     rows, length = heads // key.shape[1] * new, key.shape[2]
     is_additive = isinstance(attention_mask, Tensor) and attention_mask.dtype == query.dtype
     is_other = any(named.get(one) is not None for one in ("softcap", "position_bias", "cache"))
-    if rows * length > SMALL_SCORES or not is_additive or is_other:
+    if rows * length > SMALL_SCORES or not is_additive or is_other or named.get("dropout"):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **named)
     scale = dim**-0.5 if named.get("scaling") is None else named["scaling"]
     mask = attention_mask.expand(texts, heads, new, length).reshape(-1, rows, length)

@@ -24,7 +24,8 @@ is calibrated before the first generation. So a run needs (1) to (4) plus the la
 (9), and (5) with (10). Where the center alone generates, there is no (5) during generation. The
 numbers 3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
 projections, their product, and the output. While prompts are read, attention (transformers' sdpa
-with a mask; not that of `grouped_attention`) repeats keys and values for every query head.
+with a mask) repeats keys and values for every query head; `grouped_attention` does not, and holds
+small scores instead.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
 while a model is loaded are not counted, because the system may free them. Texts that end leave gaps

@@ -45,7 +45,7 @@ Settings = tuple[str, ...]
 class StudyTask(Section):
     """A task of a study; a text alone is its `config`."""
 
-    config: str
+    config: str = Field(min_length=1)
     """A config file, in the folder of the study or the working directory, or a shipped config."""
     target: float | None = None
     """Held-out score to reach; the report says what each method spends before."""

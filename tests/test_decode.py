@@ -184,10 +184,11 @@ def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, spac
     assert sum(width > 1 for width in widths) > 2
 
 
-def test_small_scores_in_fp32_are_attended_to_as_by_the_library():
+def test_small_scores_in_fp32_are_attended_to_as_by_the_library(monkeypatch):
     model, half = (inprocess("llama", dtype=dtype).model for dtype in ("float32", "bfloat16"))
-    assert model.config._attn_implementation == grouped_attention.NAME
-    assert half.config._attn_implementation == "sdpa"
+    monkeypatch.setattr("inspect.getsource", lambda _: 'if implementation == "sdpa": ...')
+    names = [one.config._attn_implementation for one in (model, half, inprocess("llama").model)]
+    assert names == [grouped_attention.NAME, "sdpa", "sdpa"]
     states = torch.randn(2, 4, 3, 8), *torch.randn(2, 2, 2, 5, 8), torch.randn(2, 1, 3, 5)
     both = (grouped_attention.grouped_attention, sdpa_attention_forward)
     ours, theirs = (f(model.model.layers[0].self_attn, *states, scaling=0.3)[0] for f in both)
@@ -218,10 +219,9 @@ def test_sampled_tokens_have_the_frequencies_of_the_softmax(temperature):
 def test_the_nucleus_is_the_smallest_set_of_likely_tokens_that_reaches_top_p():
     logits = torch.log(torch.tensor([0.15, 0.4, 0.05, 0.3, 0.1]))
     for top_p, kept in ((0.05, [1]), (0.4, [1]), (0.41, [1, 3]), (0.7, [1, 3]), (0.8, [0, 1, 3])):
-        sampling_noise = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
+        drawn = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
         decoding = Decoding(max_new_tokens=1, temperature=1.0, top_p=top_p - 1e-6)
-        rows = choose_tokens(logits.expand(4001, -1), sampling_noise, decoding)
-        found = rows.bincount(minlength=5)
+        found = choose_tokens(logits.expand(4001, -1), drawn, decoding).bincount(minlength=5)
         assert found.nonzero().flatten().tolist() == kept
         share = torch.softmax(logits, -1)[kept]
         assert torch.allclose(found[kept] / 4001, share / share.sum(), atol=1e-3)

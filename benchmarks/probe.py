@@ -1,6 +1,6 @@
 """Compare the pair that `germline probe` recommends with the best pair of a 4 x 4 grid.
 
-    python -m benchmarks.probe                        # the tables of docs/results.md
+    python -m benchmarks.probe                        # conciseness and arithmetic
     python -m benchmarks.probe --tasks arithmetic --out runs/probe-benchmark
 
 For every task, its shipped config is trained at sixteen pairs of sigma and learning rate, one run

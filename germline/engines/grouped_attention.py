@@ -26,8 +26,9 @@ SMALL_SCORES = 4096
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let a model use it, unless its code asks for `sdpa` by name: it may mask in another way."""
-    code = inspect.getsource(sys.modules[type(model).__module__])
-    if model.config._attn_implementation == "sdpa" and '"sdpa"' not in code:
+    if model.config._attn_implementation != "sdpa":
+        return
+    if '"sdpa"' not in inspect.getsource(sys.modules[type(model).__module__]):
         with silence_transformers():
             model.set_attn_implementation(NAME)
 

@@ -68,27 +68,27 @@ def step(generation, length, log_probs=4.0):
 def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
     # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
     # the length 5, and the change that is wanted is 0.2 x 2.
-    _, rate, kl = step(4, StepLength(0.2))
+    _, rate, kl = step(4, StepLength(0.2, 4.0))
     mean = (0.7 * 6 + 49 / 25) / 1.7
     assert rate == pytest.approx(0.4 / (5 * math.sqrt(2 * mean)))  # of generation 4: half
     assert kl == pytest.approx(0.4**2 / 4)
 
 
 def test_the_square_of_a_step_falls_with_the_generations():
-    first, fourth = (step(generation, StepLength(0.2))[2] for generation in (0, 3))
-    assert first == pytest.approx(0.4**2 / 2)
+    first, fourth = (step(generation, StepLength(0.2, 4.0))[2] for generation in (0, 3))
+    assert first == pytest.approx(0.4**2 / 2) == step(3, StepLength(0.2, None))[2]
     assert fourth == pytest.approx(first / (1 + 3 / 4))
 
 
 def test_answers_that_become_random_do_not_lengthen_steps():
-    length = StepLength(0.2)
+    length = StepLength(0.2, 4.0)
     first, later, surer = (step(5, length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
     assert later == first
     assert surer == pytest.approx(first / 4)
 
 
 def test_the_state_of_step_lengths_is_in_the_updates():
-    whole, part = StepLength(0.2), StepLength(0.2)
+    whole, part = StepLength(0.2, 4.0), StepLength(0.2, 4.0)
     updates = [step(generation, whole)[0] for generation in range(3)]
     part.recall(updates[:2])
     assert step(2, part)[0] == updates[2]

@@ -162,7 +162,10 @@ class ZerothOrderGrpo(CenterSamplesSection):
     GRPO; `null`: they do."""
     relative_step: float = Field(0.2, gt=0)
     """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
-    log-probabilities of tokens, as a share of their own. Later steps are shorter."""
+    log-probabilities of tokens, as a share of their own."""
+    step_halved_after: float | None = Field(4.0, gt=0)
+    """Generation in which the square of a step is half of the first; `null`: steps get shorter as
+    answers get likelier, and else do not."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

@@ -15,14 +15,16 @@ s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of
 of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
 so D is averaged over generations, and with what is typical at first. The step is chosen for
 
-    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + generation / HALVED)
+    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + generation / halved_after)
 
 So the first step changes log-probabilities by the share `change` of what they are, in every model:
 in the same unit, the temperature 1 + x changes them by about the share x. (log p)^2 is that of
 generation 0, or that of the generation where it is less: a model whose answers become random does
-not take longer steps. The share of signal (`signal_metrics`, equation 6) has no part in it: of a
-few dozen examples it is known so badly (between -1 and 0.8 in one run) that steps which follow it
-jump, or end early.
+not take longer steps. What directions do beside the signal adds up, and the model stays as far from
+its best answers as steps are long: with `halved_after`, the sum of the squares of steps grows as
+the logarithm of the number of generations. The share of signal (`signal_metrics`, equation 6) has
+no part in it: of a few dozen examples it is known so badly (between -1 and 0.8 in one run) that
+steps which follow it jump, or end early.
 """
 
 import math
@@ -34,11 +36,6 @@ from jaxtyping import Float64, Int64
 
 from germline.methods.sampled_batch import scaled
 from germline.types import MeanUpdate, Update
-
-HALVED = 4
-"""Generation in which the square of a step has become half of what it was at first. What directions
-do beside the signal adds up, and the model stays as far from its best answers as steps are long:
-the sum of the squares grows as the logarithm of the number of generations."""
 
 MEMORY = 0.7
 """Weight of a generation in the mean of D, of the weight of the next one."""
@@ -73,10 +70,12 @@ class StepLength:
 
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
+        halved_after: generation in which the square of a step is half of the first; None: never.
     """
 
-    def __init__(self, change: float) -> None:
+    def __init__(self, change: float, halved_after: float | None) -> None:
         self._change = change
+        self._halved_after = halved_after or math.inf
         self._power = 0.0
         self._weight = 0.0
         self._start: float | None = None
@@ -113,7 +112,7 @@ class StepLength:
                 self._power, self._weight = TYPICAL * _random_power(groups), 1.0
             self._power = MEMORY * self._power + power
             self._weight = MEMORY * self._weight + 1
-            change = self._change**2 / (1 + update.generation / HALVED)
+            change = self._change**2 / (1 + update.generation / self._halved_after)
             square = change * min(self._start, log_probs)
             rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
         state = {"power": self._power, "weight": self._weight, "start": self._start}

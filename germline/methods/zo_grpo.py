@@ -107,7 +107,7 @@ class ZerothOrderGrpoMethod(Method):
     @cached_property
     def step_length(self) -> StepLength:
         """Chooses the learning rates that are measured."""
-        return StepLength(self.section.relative_step)
+        return StepLength(self.section.relative_step, self.section.step_halved_after)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Continue with the step lengths of a stopped run."""

@@ -27,7 +27,13 @@ TASKS = ("capital_letters", "the_answer_is")
 
 METHODS: dict[str, list[str]] = {
     "zo_grpo": [],
-    "es": ["method=es", "strategy={population: 32}", "generations=24", "held_out.every=1"],
+    "es": [
+        "method=es",
+        "space.layers=null",
+        "strategy={population: 32}",
+        "generations=24",
+        "held_out.every=1",
+    ],
 }
 """Settings of a method, beside those of the config."""
 

@@ -164,8 +164,8 @@ class ZerothOrderGrpo(CenterSamplesSection):
     """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
     log-probabilities of tokens, as a share of their own."""
     step_halved_after: float | None = Field(4.0, gt=0)
-    """Generation in which the square of a step is half of the first; `null`: steps get shorter as
-    answers get likelier, and else do not."""
+    """Generation in which the square of a step is half of the first; `null`: none. Answers that get
+    likelier shorten steps in any case."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

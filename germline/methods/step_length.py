@@ -75,7 +75,7 @@ class StepLength:
 
     def __init__(self, change: float, halved_after: float | None) -> None:
         self._change = change
-        self._halved_after = halved_after or math.inf
+        self._halved_after = math.inf if halved_after is None else halved_after
         self._power = 0.0
         self._weight = 0.0
         self._start: float | None = None

@@ -63,13 +63,20 @@ def scores_alone(engine, members, batch, completions):
             ("mistral", "rank 1"),
             ("gemma3", "lora"),
             ("gemma2", "rank 1"),
+            *((one, "upper lora") for one in ("qwen2", "gpt2", "mistral", "gemma3")),
             ("qwen2_moe", "full"),
         ),
-        quick={("qwen2", "rank 1"), ("qwen2", "full"), ("gpt2", "singular")},
+        quick={
+            ("qwen2", "rank 1"),
+            ("qwen2", "full"),
+            ("gpt2", "singular"),
+            ("gemma3", "upper lora"),
+        },
     ),
 )
 def test_scores_are_those_of_each_row_read_alone(model, space):
-    engine = inprocess(model, SPACES[space])
+    upper = SPACES["lora"].model_copy(update={"layers": "1-2"})
+    engine = inprocess(model, {**SPACES, "upper lora": upper}[space])
     members = [*population(4, sigma=0.05).members, None]
     batch = samples()
     rows = [cut(row) for row in engine.generate(members, batch, SAMPLED)]
@@ -79,6 +86,29 @@ def test_scores_are_those_of_each_row_read_alone(model, space):
         found = engine.log_probabilities(members, batch, written)
         assert found == scores_alone(engine, members, batch, written)
         assert found == engine.log_probabilities(members, batch, written)
+
+
+@pytest.mark.parametrize("space", ["rank 1", "full", "subspace"])
+def test_members_share_the_layers_below_all_that_is_searched(space):
+    engine = inprocess("qwen2", SPACES[space].model_copy(update={"layers": "1-2"}))
+    members, batch = population(4).members, samples(count=2)
+    own = engine.generate(members, batch, SAMPLED)
+    rows = [0, 0, 0]
+    for number, layer in enumerate(engine.model.model.layers):
+        layer.mlp.register_forward_hook(
+            lambda _, x, y, n=number: rows.__setitem__(n, rows[n] + len(x[0]))
+        )
+    for written, sharing in ((own, 1), (own[:1] * len(members), len(members))):
+        rows[:] = [0, 0, 0]
+        engine.log_probabilities(members, batch, written)
+        assert rows[0] * sharing == rows[1] == rows[2]
+
+
+def test_copies_of_the_center_have_its_scores():
+    engine, batch = inprocess("qwen2"), samples(count=2)
+    written = engine.generate([None], batch, SAMPLED)
+    found = engine.log_probabilities([None] * 3, batch, written * 3)
+    assert found == scores_alone(engine, [None] * 3, batch, written * 3)
 
 
 def test_texts_that_are_read_in_parts_have_the_same_scores(monkeypatch):

@@ -41,6 +41,7 @@ from germline.engines.pretrained import (
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
+from germline.engines.shared_layers import SharedLayers
 from germline.engines.start_check import check_cached_logits, unserved_family
 from germline.engines.subspace_forward import SubspaceMembers
 from germline.optimizers import AscentOptimizer
@@ -99,6 +100,9 @@ class InProcessEngine:
         self._members = self._make_members(space, config)
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
+        self._shared_layers = SharedLayers(
+            self.model, [one.module for one in self._members.forwards]
+        )
         self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
         detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
         self._decoder = TokenDecoder(self.model, detokenize, self._members.keep)
@@ -174,7 +178,9 @@ class InProcessEngine:
         texts = [[one.tokens for one in row] for row in completions]
         found = []
         for group in self._groups(members, self._scorer.members_at_once(prompts, texts)):
-            with self._members.applied(members[group]):
+            are_same = all(row == texts[group.start] for row in texts[group])
+            sharing = len(texts[group]) if are_same else 1
+            with self._members.applied(members[group]), self._shared_layers.among(sharing):
                 found.append(self._scorer.score(prompts, texts[group]))
         numbers = iter(torch.cat(found).tolist())
         return [[list(islice(numbers, len(one))) for one in row] for row in texts]

@@ -59,13 +59,18 @@ class BufferedCache(Cache):
     def take(self, rows: Tensor) -> None:
         """Keep these rows of every layer."""
         for number, layer in enumerate(self.layers):  # only one is in memory twice
-            self.layers[number] = layer.taken(rows, layer.capacity)
+            self.layers[number] = layer.taken(self._held(layer, rows), layer.capacity)
 
     def taken(self, rows: Tensor, capacity: int) -> "BufferedCache":
         """Return a cache of copies of these rows, which holds `capacity` positions."""
         cache = BufferedCache(capacity)
-        cache.layers = [layer.taken(rows, capacity) for layer in self.layers]
+        cache.layers = [layer.taken(self._held(layer, rows), capacity) for layer in self.layers]
         return cache
+
+    def _held(self, layer: _BufferedLayer, rows: Tensor) -> Tensor:
+        """Return the rows that a layer holds: those of the first member where members share it."""
+        members = len(self.layers[-1].keys) // len(layer.keys)
+        return rows[: len(rows) // members]
 
     def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
         """Keep these rows, and of each the positions in `places` `[rows, positions]`."""

@@ -20,14 +20,7 @@ from germline.engines.sampling import choose_tokens, draw_sampling_noise
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces.base import BaseSpace
-from germline.types import (
-    Completion,
-    Decoding,
-    Example,
-    GermlineError,
-    MeanUpdate,
-    Update,
-)
+from germline.types import Completion, Decoding, Example, GermlineError, MeanUpdate, Update
 
 ALPHABET = [chr(code) for code in range(32, 127)]
 END = len(ALPHABET)

@@ -21,12 +21,7 @@ from germline.engines.served_engine import Prompts, ServedEngine, Tokens
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Members
 from germline.spaces.base import BaseSpace
-from germline.types import (
-    Decoding,
-    EngineLost,
-    GermlineError,
-    Perturbation,
-)
+from germline.types import Decoding, EngineLost, GermlineError, Perturbation
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
 """The class that vLLM adds to its workers; vLLM imports it by this name."""

@@ -1,6 +1,7 @@
 """The length of an update, from how members change the log-probabilities of tokens."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,44 +58,73 @@ def test_the_unit_of_rewards_changes_no_divergence(size):
     assert scaled == pytest.approx(plain)
 
 
-def step(generation, length, log_probs=4.0):
+def step(length, log_probs=4.0, rewards=(0.0, 1.0)):
     """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
-    update = Update(0, generation, 0.1, 1.0, (3.0, -4.0))
+    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
     alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
-    found, kl = length.of(update, [alone], log_probs)
+    found, kl = length.of(update, [alone], log_probs, np.array(rewards))
     return found, found.learning_rate / 0.1, kl
+
+
+def steps(length, *rewards):
+    """Return the shares by which the log-probabilities of 2 nats change, one per generation."""
+    return [math.sqrt(2 * step(length, rewards=one)[2]) / 2 for one in rewards]
 
 
 def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
     # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
     # the length 5, and the change that is wanted is 0.2 x 2.
-    _, rate, kl = step(4, StepLength(0.2, 4.0))
+    _, rate, kl = step(StepLength(0.2, 0.6, 4.0))
     mean = (0.7 * 6 + 49 / 25) / 1.7
-    assert rate == pytest.approx(0.4 / (5 * math.sqrt(2 * mean)))  # of generation 4: half
-    assert kl == pytest.approx(0.4**2 / 4)
+    assert rate == pytest.approx(0.4 / (5 * math.sqrt(mean)))
+    assert kl == pytest.approx(0.4**2 / 2)
 
 
-def test_the_square_of_a_step_falls_with_the_generations():
-    first, fourth = (step(generation, StepLength(0.2, 4.0))[2] for generation in (0, 3))
-    assert first == pytest.approx(0.4**2 / 2) == step(3, StepLength(0.2, None))[2]
-    assert fourth == pytest.approx(first / (1 + 3 / 4))
+LOW, HIGH, NOISY = (0.1, 0.2), (0.7, 0.8), (0.0, 1.0)
+
+
+def test_steps_grow_while_rewards_are_alike_and_shrink_where_they_have_changed():
+    found = steps(StepLength(0.2, 0.4, 4.0), LOW, LOW, NOISY, LOW, HIGH, HIGH, LOW)
+    faded = [0.4 / 1.02 / math.sqrt(1 + 1 / 4), 0.4 / 1.02**2 / math.sqrt(1 + 2 / 4)]
+    assert found == pytest.approx([0.2, 0.3, 0.4, 0.4, *faded, 0.4 / math.sqrt(1 + 2 / 4)])
+    worse = steps(StepLength(0.2, 0.4, 4.0), HIGH, LOW, (math.nan, 0.75), (0.7, math.nan))
+    assert worse == pytest.approx([0.2, *(0.2 / math.sqrt(1 + n / 4) for n in (1, 2, 3))])
+
+
+def test_generations_without_new_rewards_leave_steps_as_they_are():
+    equal = [(0.1,) * count for count in (8, 7, 6)]
+    nothing = steps(StepLength(0.2, 0.4, 4.0), *equal[:2], (), (math.nan,) * 2, equal[2])
+    assert nothing == pytest.approx([0.2, 0.3, 0.3, 0.3, 0.4])
+    assert steps(StepLength(0.2, 0.4, 4.0), (1.0,)) == pytest.approx([0.2 / math.sqrt(1 + 1 / 4)])
+
+
+def test_runs_from_before_steps_grew_go_on():
+    update = step(StepLength(0.2, 0.2, 4.0))[0]
+    older = {name: update.strategy_state["step"][name] for name in ("power", "weight", "start")}
+    length = StepLength(0.2, 0.6, 4.0)
+    length.recall([replace(update, generation=3, strategy_state={"step": older})])
+    assert steps(length, LOW) == pytest.approx([0.2 / math.sqrt(1 + 4 / 4)])
+
+
+def test_settings_hold_the_length_of_steps():
+    assert steps(StepLength(0.5, 0.2, None), LOW, LOW, LOW, HIGH) == pytest.approx([0.5] * 4)
 
 
 def test_answers_that_become_random_do_not_lengthen_steps():
-    length = StepLength(0.2, 4.0)
-    first, later, surer = (step(5, length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
+    length = StepLength(0.2, 0.2, 4.0)
+    first, later, surer = (step(length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
     assert later == first
     assert surer == pytest.approx(first / 4)
 
 
 def test_the_state_of_step_lengths_is_in_the_updates():
-    whole, part = StepLength(0.2, 4.0), StepLength(0.2, 4.0)
-    updates = [step(generation, whole)[0] for generation in range(3)]
-    part.recall(updates[:2])
-    assert step(2, part)[0] == updates[2]
-    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0)[0]
+    whole, part = StepLength(0.2, 0.6, 4.0), StepLength(0.2, 0.6, 4.0)
+    updates = [step(whole, rewards=rewards)[0] for rewards in (LOW, NOISY, HIGH, LOW, LOW)]
+    part.recall(updates[:4])
+    assert step(part, rewards=LOW)[0] == updates[4]
+    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, np.array(LOW))[0]
     assert nothing.learning_rate == 0
-    assert nothing.strategy_state == updates[2].strategy_state
+    assert nothing.strategy_state == updates[4].strategy_state
 
 
 def test_advantages_leave_out_missing_rewards_and_ties():

@@ -166,6 +166,10 @@ def test_the_updates_of_a_batch_after_the_first_have_its_rollouts(tmp_path):
     rows = RunDirectory.open(finish(germline.train(ours, tmp_path / "run"))).generations()
     assert [row["rollouts"] for row in rows] == [32, 0, 0, 32]
     assert rows[1]["fitness"] == rows[0]["fitness"]
+    journal = (tmp_path / "run/journal.jsonl").read_text().splitlines()
+    # Rewards that were compared before are not alike for the second time.
+    examples = [json.loads(line)["step"]["examples"] for line in journal]
+    assert examples[0] == examples[1] == examples[2]
 
 
 def test_the_method_has_defaults_of_its_own_that_a_config_overrides():

@@ -163,9 +163,11 @@ class ZerothOrderGrpo(CenterSamplesSection):
     relative_step: float = Field(0.2, gt=0)
     """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
     log-probabilities of tokens, as a share of their own."""
+    longest_relative_step: float = Field(0.6, gt=0)
+    """Longest step, in the same unit: steps get longer while rewards stay what they are."""
     step_halved_after: float | None = Field(4.0, gt=0)
-    """Generation in which the square of a step is half of the first; `null`: none. Answers that get
-    likelier shorten steps in any case."""
+    """Number of generations with changed rewards after which the square of a step is half; `null`:
+    none. Answers that get likelier shorten steps in any case."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 
@@ -203,11 +205,7 @@ class PolicyGradientSection(CenterSamplesSection):
 
 
 RlooArgument = Literal[
-    "epsilon",
-    "epsilon_high",
-    "gradient_checkpointing",
-    "normalize_advantages",
-    "reward_clip_range",
+    "epsilon", "epsilon_high", "gradient_checkpointing", "normalize_advantages", "reward_clip_range"
 ]
 GrpoArgument = Literal[
     "cast_lm_head_to_fp32",

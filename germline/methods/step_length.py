@@ -15,21 +15,29 @@ s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of
 of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
 so D is averaged over generations, and with what is typical at first. The step is chosen for
 
-    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + generation / halved_after)
+    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + changed / halved_after)
 
 So the first step changes log-probabilities by the share `change` of what they are, in every model:
 in the same unit, the temperature 1 + x changes them by about the share x. (log p)^2 is that of
 generation 0, or that of the generation where it is less: a model whose answers become random does
-not take longer steps. What directions do beside the signal adds up, and the model stays as far from
-its best answers as steps are long: with `halved_after`, the sum of the squares of steps grows as
-the logarithm of the number of generations. The share of signal (`signal_metrics`, equation 6) has
-no part in it: of a few dozen examples it is known so badly (between -1 and 0.8 in one run) that
-steps which follow it jump, or end early.
+not take longer steps.
+
+A generation has changed where its mean reward is `ERRORS` standard errors of batches of examples
+from that of all generations that have not; `changed` is the number of those that have. `change`
+grows by `GROWTH`, up to `longest`, in each other generation but the first: a pretrained model that
+hardly ever gives the answers that are asked for learns nothing from steps which are long enough for
+one that does. In each changed one it falls by `FADING`, down to that of the first step.
+
+What directions do beside the signal adds up, and the model stays as far from its best
+answers as steps are long: with `halved_after`, the sum of the squares of steps grows as the
+logarithm of the number of generations. The share of signal (`signal_metrics`, equation 6) has no
+part in it: of a few dozen examples it is known so badly (between -1 and 0.8 in one run) that steps
+which follow it jump, or end early.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -43,6 +51,19 @@ MEMORY = 0.7
 TYPICAL = 6.0
 """D of a step, as a multiple of that of random coefficients, before any generation was measured. It
 was 2 to 12 on nano and SmolLM2."""
+
+GROWTH = 1.5
+"""Factor by which steps get longer while rewards have not changed."""
+
+FADING = 1.02
+"""Factor by which they get shorter again. So growth by chance costs nothing at the end: without it,
+nano's countdown ended at .81 instead of .85 with one of three seeds."""
+
+ERRORS = 2.0
+"""Standard errors of a difference by which rewards have changed."""
+
+ROUNDING = 1e-6
+"""Means that differ by this share are the same."""
 
 STATE = "step"
 """Name of the state in `strategy_state` of an update."""
@@ -70,26 +91,30 @@ class StepLength:
 
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
-        halved_after: generation in which the square of a step is half of the first; None: never.
+        longest: such a share of any step.
+        halved_after: changed generations after which the square of a step is half; None: never.
     """
 
-    def __init__(self, change: float, halved_after: float | None) -> None:
-        self._change = change
+    def __init__(self, change: float, longest: float, halved_after: float | None) -> None:
+        self._first = change
+        self._longest = max(change, longest)
         self._halved_after = math.inf if halved_after is None else halved_after
-        self._power = 0.0
-        self._weight = 0.0
-        self._start: float | None = None
+        self._state = _State(change)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
         """Continue after the updates of a stopped run."""
         for update in reversed(updates):
             if state := update.strategy_state.get(STATE):
-                self._power, self._weight = state["power"], state["weight"]
-                self._start = state["start"]
+                older = {"relative_step": self._first, "changed": update.generation + 1}
+                self._state = _State(**(older | state))
                 return
 
     def of(
-        self, update: Update, groups: Sequence[TokenSlopes], log_probs: float
+        self,
+        update: Update,
+        groups: Sequence[TokenSlopes],
+        log_probs: float,
+        rewards: Float64[np.ndarray, " examples"],
     ) -> tuple[Update, float]:
         """Return the update with its learning rate and the state, and its KL divergence.
 
@@ -101,23 +126,75 @@ class StepLength:
             update: its coefficients.
             groups: how directions change tokens.
             log_probs: mean square of the log-probabilities of the scored tokens.
+            rewards: of each example, the mean of new samples; NaN where none is known.
         """
         coefficients = np.asarray(update.coefficients)
         length = float(np.linalg.norm(coefficients))
         power = divergence_power(coefficients, groups) if length else 0.0
         rate = square = 0.0
         if power:
-            if self._start is None:
-                self._start = log_probs
-                self._power, self._weight = TYPICAL * _random_power(groups), 1.0
-            self._power = MEMORY * self._power + power
-            self._weight = MEMORY * self._weight + 1
-            change = self._change**2 / (1 + update.generation / self._halved_after)
-            square = change * min(self._start, log_probs)
-            rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
-        state = {"power": self._power, "weight": self._weight, "start": self._start}
-        kept = {**update.strategy_state, STATE: state}
+            state = self._state.after(rewards, self._first, self._longest)
+            if not state.weight:
+                typical = TYPICAL * _random_power(groups)
+                state = replace(state, start=log_probs, power=typical, weight=1.0)
+            power, weight = MEMORY * state.power + power, MEMORY * state.weight + 1
+            self._state = replace(state, power=power, weight=weight)
+            square = state.relative_step**2 / (1 + state.changed / self._halved_after)
+            square *= min(state.start, log_probs)
+            rate = update.sigma * math.sqrt(square * weight / power) / length
+        kept = {**update.strategy_state, STATE: asdict(self._state)}
         return replace(update, learning_rate=rate, strategy_state=kept), square / 2
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is known after a generation.
+
+    Attributes:
+        relative_step: `change` of equation (4).
+        power: sum of D, weighted.
+        weight: sum of the weights.
+        start: mean square of the log-probabilities in generation 0.
+        changed: generations whose rewards have changed.
+        examples: of all other generations.
+        mean: of their rewards.
+        variance: of their rewards, within generations.
+    """
+
+    relative_step: float
+    power: float = 0.0
+    weight: float = 0.0
+    start: float = 0.0
+    changed: int = 0
+    examples: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def after(
+        self, rewards: Float64[np.ndarray, " examples"], first: float, longest: float
+    ) -> "_State":
+        """Compare the rewards of a generation with those before; that of one example has changed.
+
+        Of one example, no error is known.
+        """
+        known = rewards[np.isfinite(rewards)]
+        if len(known) < 2:
+            return replace(self, changed=self.changed + len(known))
+        examples, mean, variance = len(known), float(known.mean()), float(known.var(ddof=1))
+        if not self.examples:
+            return replace(self, examples=examples, mean=mean, variance=variance)
+        error = math.sqrt(variance / examples + self.variance / self.examples)
+        if abs(mean - self.mean) > max(ERRORS * error, ROUNDING * abs(self.mean)):
+            faded = max(first, self.relative_step / FADING)
+            return replace(self, relative_step=faded, changed=self.changed + 1)
+        share = examples / (examples + self.examples)
+        return replace(
+            self,
+            relative_step=min(longest, GROWTH * self.relative_step),
+            examples=examples + self.examples,
+            mean=self.mean + share * (mean - self.mean),
+            variance=self.variance + share * (variance - self.variance),
+        )
 
 
 def divergence_power(

@@ -107,7 +107,10 @@ class ZerothOrderGrpoMethod(Method):
     @cached_property
     def step_length(self) -> StepLength:
         """Chooses the learning rates that are measured."""
-        return StepLength(self.section.relative_step, self.section.step_halved_after)
+        section = self.section
+        return StepLength(
+            section.relative_step, section.longest_relative_step, section.step_halved_after
+        )
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Continue with the step lengths of a stopped run."""
@@ -185,11 +188,16 @@ class ZerothOrderGrpoMethod(Method):
         metrics = dict(evaluated.metrics)
         update = learned.update
         assert isinstance(update, Update)
+        rewards = evaluated.rollouts.rewards
         if self.config.strategy.has_measured_rate:
+            is_new = population.generation == self.sampled_at(population.generation)
             update, metrics["step_kl"] = self.step_length.of(
-                update, evaluated.slopes, evaluated.log_prob_power
+                update,
+                evaluated.slopes,
+                evaluated.log_prob_power,
+                mean_rewards(rewards.T) if is_new else np.zeros(0),
             )
-        means = mean_rewards(evaluated.rollouts.rewards)
+        means = mean_rewards(rewards)
         return replace(learned, mean_rewards=means, update=update, metrics=metrics)
 
     def _drawn(

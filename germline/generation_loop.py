@@ -92,10 +92,7 @@ def generations(
 
 
 def batches(
-    examples: Sequence[Example],
-    size: int,
-    run_seed: int,
-    generation_of: Callable[[int], int] = int,
+    examples: Sequence[Example], size: int, run_seed: int, generation_of: Callable[[int], int] = int
 ) -> Callable[[int], list[Example]]:
     """Return a function from a generation to its batch: epochs of seeded shuffles, cut by `size`.
 

@@ -149,12 +149,7 @@ def concatenated_noise(
 
 
 def sampling_uniforms(
-    run_seed: int,
-    generation: int,
-    name: str,
-    rows: Sequence[int],
-    positions: int,
-    start: int = 0,
+    run_seed: int, generation: int, name: str, rows: Sequence[int], positions: int, start: int = 0
 ) -> Float64[np.ndarray, "rows {positions}"]:
     """Draw uniforms strictly between 0 and 1, for sampling tokens.
 

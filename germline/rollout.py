@@ -171,9 +171,7 @@ def members_per_microbatch(microbatch: MicrobatchSettings, examples: int) -> int
 
 
 def gather_rewards(
-    generated: Sequence[GeneratedMicrobatch],
-    shape: tuple[int, int],
-    decode_seconds: float,
+    generated: Sequence[GeneratedMicrobatch], shape: tuple[int, int], decode_seconds: float
 ) -> Evaluation:
     """Put microbatches, in any order, into one table of rewards, members x examples."""
     rewards = np.full(shape, np.nan)

@@ -237,8 +237,7 @@ def rank_with_ties(
 
 
 def _additive_fit(
-    rewards: Float64[np.ndarray, "members examples"],
-    observed: Bool[np.ndarray, "members examples"],
+    rewards: Float64[np.ndarray, "members examples"], observed: Bool[np.ndarray, "members examples"]
 ) -> Float64[np.ndarray, " members"]:
     """Fit reward = member + example by least squares; return member + mean example effect.
 
@@ -262,9 +261,7 @@ def _additive_fit(
     return fitted
 
 
-def _without_lone_halves(
-    fitness: Float[np.ndarray, " members"],
-) -> Float64[np.ndarray, " members"]:
+def _without_lone_halves(fitness: Float[np.ndarray, " members"]) -> Float64[np.ndarray, " members"]:
     """Drop both members of a pair if one has no fitness: the other would bias the gradient."""
     if len(fitness) % 2:
         raise ValueError(

@@ -21,15 +21,7 @@ from germline.spaces.peft_files import write_adapter
 from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.refusals import refusal
 from tests.tiny import save_tiny
-from tests.tiny_engines import (
-    bits,
-    examples,
-    folder,
-    inprocess,
-    population,
-    same_bits,
-    tokens,
-)
+from tests.tiny_engines import bits, examples, folder, inprocess, population, same_bits, tokens
 from tests.toy_runs import finish, run
 
 IDS = torch.arange(30, 60).view(2, 15)

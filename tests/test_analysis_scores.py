@@ -13,15 +13,7 @@ from safetensors.torch import load_file, save_file
 import germline
 from germline.analysis import analyze, open_weights
 from germline.analysis.scorer import Point, ScoreSettings, open_scorer
-from germline.analysis.scores import (
-    ALL,
-    HEAD,
-    LINE,
-    layer_groups,
-    line_shape,
-    shape_text,
-    steps_of,
-)
+from germline.analysis.scores import ALL, HEAD, LINE, layer_groups, line_shape, shape_text, steps_of
 from germline.analysis.weights import Request
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR

@@ -16,13 +16,7 @@ from germline.shaping import utilities
 from germline.signal_metrics import signal_power
 from germline.strategies.adaptive_values import SignalLearningRate
 from germline.strategies.nes import NaturalEvolution
-from germline.types import (
-    Evaluation,
-    Population,
-    SeedPerturbation,
-    SignalPower,
-    Update,
-)
+from germline.types import Evaluation, Population, SeedPerturbation, SignalPower, Update
 from tests import toy_runs
 from tests.wrappers import FleetWrapper
 

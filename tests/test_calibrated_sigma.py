@@ -16,13 +16,7 @@ from germline.run import evaluation_cache
 from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma, fit_floor
 from germline.studies.probe import probe
-from germline.types import (
-    Completion,
-    GermlineError,
-    SeedPerturbation,
-    SigmaTrial,
-    Update,
-)
+from germline.types import Completion, GermlineError, SeedPerturbation, SigmaTrial, Update
 from tests import toy_runs
 from tests.wrappers import FleetWrapper
 

@@ -217,7 +217,7 @@ def test_what_was_forgotten_is_a_table(file, commands) -> None:
         (
             {
                 # The held-out completions of toy runs are sampled, too.
-                "methods": {"a": {}, "b": {"settings": ["task.temperature=0.5"]}},
+                "methods": {"a": {}, "b": {"settings": ["task.temperature=0.5"]}}
             },
             "task.temperature is 1.0 with a and 0.5 with b",
         ),

@@ -19,16 +19,7 @@ from germline.fleet.worker_jobs import (
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import EngineLost, GermlineError
-from tests.remote_engines import (
-    CONFIG,
-    TASK,
-    Nearby,
-    corrupt,
-    digests,
-    evaluated,
-    local,
-    pool,
-)
+from tests.remote_engines import CONFIG, TASK, Nearby, corrupt, digests, evaluated, local, pool
 from tests.toy_runs import GradedHere
 
 

@@ -140,20 +140,11 @@ def test_public_methods_are_tools_described_by_signature_and_docstring():
             r"'names': Input should be a valid string, found \[2\]",
         ),
         (call("count", until=1, names=None), "[0]"),
-        (
-            call("count", until=-(10**5), names=["\ud800"]),
-            "'names': Invalid JSON",
-        ),
+        (call("count", until=-(10**5), names=["\ud800"]), "'names': Invalid JSON"),
         (call("share", of=1), "1.0"),
-        (
-            call("share", of="1"),
-            "of share: 'of': Input should be a valid number, found '1'",
-        ),
+        (call("share", of="1"), "of share: 'of': Input should be a valid number, found '1'"),
         (call("share", of=float("nan")), "'of': Out of range float values"),
-        (
-            call("share", of=1).replace("1}", "1e999}"),
-            "'of': Out of range float values",
-        ),
+        (call("share", of=1).replace("1}", "1e999}"), "'of': Out of range float values"),
         (call("share", of=1, by="third"), "'by': Input should be 'whole' or 'half', found 'third'"),
         (call("share", of=1, to=[{"x": [-float("inf")]}]), "'to': Out of range float values"),
         (call("share", of=1, to=0).replace("0}", f"{'[' * 5000}NaN{']' * 5000}}}"), "Error: "),

@@ -13,13 +13,7 @@ from germline.episodes import play_episodes
 from germline.example import Turn
 from germline.fleet.worker_jobs import EpisodesJob
 from germline.run.build_parts import make_engine
-from germline.types import (
-    Completion,
-    Decoding,
-    EngineLost,
-    Example,
-    SeedPerturbation,
-)
+from germline.types import Completion, Decoding, EngineLost, Example, SeedPerturbation
 from tests.endpoint_graders import AsksTwice, Completes
 from tests.instant_engine import InstantEngine
 

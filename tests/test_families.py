@@ -8,12 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3Config,
-    SiglipVisionConfig,
-    SiglipVisionModel,
-)
+from transformers import AutoModelForCausalLM, Gemma3Config, SiglipVisionConfig, SiglipVisionModel
 
 import germline
 from germline.config import Full, Lora, LowRank

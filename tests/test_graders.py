@@ -135,10 +135,7 @@ def drawn(kind, count, seed):
 
 @pytest.mark.parametrize(
     ("kind", "count", "hits"),
-    [
-        (right, 3000, (1500, 3000)),
-        (soup, 2500, (10, 500)),
-    ],
+    [(right, 3000, (1500, 3000)), (soup, 2500, (10, 500))],
     ids=lambda one: getattr(one, "__name__", None),
 )
 def test_the_grader_agrees_with_the_oracle(kind, count, hits):

@@ -75,12 +75,7 @@ def by_hand(tuned, start, engine, examples, row):
 
 
 @pytest.mark.parametrize(
-    ("model", "space"),
-    [
-        ("qwen2", "low_rank"),
-        ("qwen2", "lora"),
-        ("gpt2", "subspace"),
-    ],
+    ("model", "space"), [("qwen2", "low_rank"), ("qwen2", "lora"), ("gpt2", "subspace")]
 )
 def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_path):
     engine = inprocess(model, SPACES[space])

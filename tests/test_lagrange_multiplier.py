@@ -13,14 +13,7 @@ from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.reward_term import replace_grades
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
-from germline.types import (
-    Completion,
-    Evaluation,
-    Example,
-    Grade,
-    Rollout,
-    Update,
-)
+from germline.types import Completion, Evaluation, Example, Grade, Rollout, Update
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
 from tests.small_runs import ROWS

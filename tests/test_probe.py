@@ -76,8 +76,7 @@ def test_a_sweep_begins_at_the_calibrated_sigma_and_ends_where_members_are_broke
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"divergence": 0.11}, {"garbage": 0.16}, {"reward": -5.1}, {"divergence": math.inf}],
+    "change", [{"divergence": 0.11}, {"garbage": 0.16}, {"reward": -5.1}, {"divergence": math.inf}]
 )
 def test_members_that_diverge_write_garbage_or_collapse_are_not_sane(change):
     assert is_sane(SANE, CENTER)

@@ -11,11 +11,7 @@ import germline
 from germline.config import Nes, ZScore, load_config
 from germline.fleet import LocalFleet
 from germline.methods.method import Evaluated, Method, make_method
-from germline.methods.randopt import (
-    answer_function,
-    majority_rollout,
-    recorded_fitness,
-)
+from germline.methods.randopt import answer_function, majority_rollout, recorded_fitness
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
 from germline.run import build_run_parts

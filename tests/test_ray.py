@@ -31,14 +31,7 @@ from tests.remote_engines import (
     evaluated,
     local,
 )
-from tests.toy_runs import (
-    ADAM_FULL,
-    SETTINGS,
-    GradedHere,
-    finish,
-    journal,
-    run,
-)
+from tests.toy_runs import ADAM_FULL, SETTINGS, GradedHere, finish, journal, run
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 

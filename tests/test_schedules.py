@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from germline.config import (
-    CosineSchedule,
-    LinearSchedule,
-    PlateauSchedule,
-)
+from germline.config import CosineSchedule, LinearSchedule, PlateauSchedule
 from germline.record import RunDirectory
 from germline.run import resume
 from germline.strategies.sigma_rules import PlateauSigma, value_at

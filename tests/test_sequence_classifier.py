@@ -192,10 +192,7 @@ def batch(*responses):
 def serving(sources, classifier=None, **more):
     with (
         scorer_service(
-            sources,
-            ClassifierSettings(batch_size=4, **(classifier or {})),
-            port=0,
-            **more,
+            sources, ClassifierSettings(batch_size=4, **(classifier or {})), port=0, **more
         ) as server,
         server.in_background() as url,
     ):

@@ -17,12 +17,7 @@ from germline.spaces.base import BaseModel, CoordinateSpace, DenseSpace
 from germline.spaces.tensor_selection import parse_layers
 from germline.types import SeedPerturbation, TensorInfo, Update
 from tests.refusals import refusal
-from tests.tiny_engines import (
-    engine,
-    folder,
-    inprocess,
-    population,
-)
+from tests.tiny_engines import engine, folder, inprocess, population
 
 
 @pytest.fixture(scope="module")

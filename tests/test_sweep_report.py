@@ -67,11 +67,7 @@ def swept(tmp_path_factory, graded_in_process):
     write_json(folder / "sweep.json", facts | more | {"objectives": ["score"]})
     write_json(folder / "probe.json", {"recommended": {"sigma": 0.28, "learning_rate": 0.19}})
     for n, (sigma, rate, shaping) in enumerate(TRIALS):
-        settings = {
-            "strategy.sigma": sigma,
-            "strategy.learning_rate": rate,
-            "shaping": shaping,
-        }
+        settings = {"strategy.sigma": sigma, "strategy.learning_rate": rate, "shaping": shaping}
         is_stopped = n == 1
         overrides = [f"{name}={value}" for name, value in settings.items()]
         path = folder / f"trials/{n:04d}"

@@ -178,14 +178,8 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
     ("rows", "complaint"),
     [
         ("[{", r"rows\.json, line 1, column 3: not valid JSON: "),
-        (
-            [{**ROW, "numbers": [3, -5]}],
-            "row 0: the field `numbers`: .* equal to 0, found -5",
-        ),
-        (
-            [{**ROW, "numbers": [True, 2]}],
-            "row 0: the field `numbers`: .*, found True",
-        ),
+        ([{**ROW, "numbers": [3, -5]}], "row 0: the field `numbers`: .* equal to 0, found -5"),
+        ([{**ROW, "numbers": [True, 2]}], "row 0: the field `numbers`: .*, found True"),
         *(
             ([{**ROW, "target": target}], "row 0: the field `target`: .* match pattern")
             for target in ("", "x", "1e9", "1/3", "nan", "5 ", "5\n", "\u0663", "9" * 99)

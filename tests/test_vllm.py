@@ -101,10 +101,7 @@ def arguments(section, space=None):
 
 
 def test_settings_of_vllm_reach_its_arguments():
-    section = Vllm(
-        adapters=5,
-        options={"max_model_len": 256, "kv_cache_memory_bytes": 250_000_000},
-    )
+    section = Vllm(adapters=5, options={"max_model_len": 256, "kv_cache_memory_bytes": 250_000_000})
     expected = {
         "model": str(NANO_DIR),
         "dtype": "float32",

@@ -20,12 +20,7 @@ from germline.types import Example, Grade
 LETTERS = list("etaoins ")
 
 SETTINGS: dict[str, Any] = {
-    "task": {
-        "kind": "conciseness",
-        "max_new_tokens": 16,
-        "stop": LETTERS,
-        "temperature": 1.0,
-    },
+    "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": LETTERS, "temperature": 1.0},
     "engine": "toy",
     "batch_size": 4,
     "generations": 4,

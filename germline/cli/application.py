@@ -12,16 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import (
-    elo,
-    evaluate,
-    inventory,
-    preparation,
-    results,
-    studies,
-    train,
-    weights,
-)
+from germline.cli import elo, evaluate, inventory, preparation, results, studies, train, weights
 from germline.cli.arguments import examples_epilog
 from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
 
@@ -132,10 +123,7 @@ def germline(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version and exit.",
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
     log_level: Annotated[

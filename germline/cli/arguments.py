@@ -21,8 +21,7 @@ AnySection = TypeVar("AnySection", bound="BaseModel")
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="RUN|MODEL",
-        help="A run directory, a model folder, a Hugging Face id, or nano.",
+        metavar="RUN|MODEL", help="A run directory, a model folder, a Hugging Face id, or nano."
     ),
 ]
 
@@ -45,10 +44,7 @@ Overrides = Annotated[
     ),
 ]
 
-Run = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="The run directory."),
-]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")]
 
 
 def read_generation(text: str) -> int | Literal["best"]:
@@ -81,8 +77,7 @@ Generations = Annotated[list[Any] | None, _generation("; repeatable")]
 TaskOption = Annotated[
     str | None,
     typer.Option(
-        metavar="TASK",
-        help="Short name, file or config of the task; default: the first run's own.",
+        metavar="TASK", help="Short name, file or config of the task; default: the first run's own."
     ),
 ]
 

@@ -20,13 +20,7 @@ from germline.cli.arguments import (
     split_words,
     task_of_sources,
 )
-from germline.cli.output import (
-    AsJson,
-    difference_values,
-    print_json,
-    print_table,
-    score_values,
-)
+from germline.cli.output import AsJson, difference_values, print_json, print_table, score_values
 from germline.errors import count_of
 
 if TYPE_CHECKING:

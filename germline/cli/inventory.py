@@ -30,11 +30,7 @@ GROUPS = {
 
 WHAT = (*GROUPS, "configs", "settings", "runs")
 
-LIST_EXAMPLES = (
-    "germline list tasks",
-    "germline list settings | grep sigma",
-    "germline list runs",
-)
+LIST_EXAMPLES = ("germline list tasks", "germline list settings | grep sigma", "germline list runs")
 
 LONGEST_SUMMARY = 100
 
@@ -43,18 +39,11 @@ Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def show(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help=f"One of {', '.join(WHAT)}.",
-        ),
-    ],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {', '.join(WHAT)}.")],
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER",
-            help="With runs: the folder of the run directories; default: runs.",
+            metavar="FOLDER", help="With runs: the folder of the run directories; default: runs."
         ),
     ] = None,
     *,

@@ -42,17 +42,10 @@ def new(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A folder, a GGUF file, a Hugging Face id, or nano.",
-        ),
+        typer.Option(metavar="MODEL", help="A folder, a GGUF file, a Hugging Face id, or nano."),
     ] = None,
     task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK",
-            help="Short name or file of the task.",
-        ),
+        str | None, typer.Option(metavar="TASK", help="Short name or file of the task.")
     ] = None,
     minutes: Annotated[
         float | None,
@@ -220,15 +213,10 @@ def check(
         ),
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Settings task.* and graders.*.",
-        ),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings task.* and graders.*.")
     ] = None,
     model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used."),
+        str, typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used.")
     ] = "nano",
     *,
     as_json: AsJson = False,

@@ -31,8 +31,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN",
-            help="One or more run directories, or folders of several run seeds.",
+            metavar="RUN", help="One or more run directories, or folders of several run seeds."
         ),
     ],
     *,

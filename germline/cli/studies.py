@@ -114,8 +114,7 @@ def sweep(
     overrides: Overrides = None,
     *,
     over: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="The space: settings with their ranges, in YAML."),
+        Path, typer.Option(metavar="FILE", help="The space: settings with their ranges, in YAML.")
     ],
     budget: Annotated[
         list[str] | None,
@@ -207,10 +206,7 @@ def compare(  # noqa: PLR0913 - the options of the command
     context: typer.Context,
     study: Annotated[
         Path,
-        typer.Argument(
-            metavar="STUDY",
-            help="The file of a study, or the name of a shipped one.",
-        ),
+        typer.Argument(metavar="STUDY", help="The file of a study, or the name of a shipped one."),
     ],
     overrides: Annotated[
         list[str] | None,

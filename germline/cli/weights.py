@@ -192,8 +192,7 @@ def serve(
     ] = None,
     generation: Generation = None,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen at; beyond loopback, set $GERMLINE_TOKEN."),
+        str, typer.Option(help="Address to listen at; beyond loopback, set $GERMLINE_TOKEN.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None,

@@ -17,11 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HEALTH, AsciiJson, RequestError, make_app, results_of
-from germline.endpoint.openai_requests import (
-    ChatRequest,
-    CompletionRequest,
-    Message,
-)
+from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, Message
 from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import EpisodeLog, LoggedTurn, NamedWeights, RowRequest
 from germline.types import Example

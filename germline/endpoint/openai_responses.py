@@ -74,10 +74,7 @@ class Reply:
             if "tool_calls" in delta:  # which are counted in a stream
                 calls = enumerate(delta["tool_calls"])
                 delta = {**delta, "tool_calls": [{"index": n, **call} for n, call in calls]}
-            chunks += [
-                {**choice, "delta": delta, "finish_reason": None},
-                {**choice, "delta": {}},
-            ]
+            chunks += [{**choice, "delta": delta, "finish_reason": None}, {**choice, "delta": {}}]
         return self._events(whole, "chat.completion.chunk", chunks)
 
     def text_events(self) -> Iterator[str]:

@@ -46,11 +46,7 @@ import torch
 
 from germline.config import AutoSigma, Config, InProcess
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
-from germline.engines.decode import (
-    PREFILL_TOKENS,
-    SMALLEST_BATCH,
-    prefill_tokens_on_gpu,
-)
+from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH, prefill_tokens_on_gpu
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.machine import Machine
 from germline.estimates.sizes import ModelShape, TextLengths, Workload, workload

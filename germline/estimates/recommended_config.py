@@ -189,8 +189,7 @@ def _search_settings(shape: ModelShape, task: Task, share: float) -> Settings:
             f"Examples per generation, the same for every member; at least 2 for auto.{reduced}",
         ),
         "generations": Choice(
-            generations,
-            f"`germline resume RUN generations=...` continues a finished run.{reduced}",
+            generations, f"`germline resume RUN generations=...` continues a finished run.{reduced}"
         ),
         "held_out.every": Choice(
             every,

@@ -40,14 +40,7 @@ from germline.methods.policy_gradient import (
     summed_gradients,
     token_outputs,
 )
-from germline.types import (
-    Decoding,
-    Evaluation,
-    Example,
-    Population,
-    Rollout,
-    Update,
-)
+from germline.types import Decoding, Evaluation, Example, Population, Rollout, Update
 
 
 @dataclass(frozen=True)

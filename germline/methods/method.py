@@ -279,8 +279,7 @@ class Method:
     ) -> Evaluated:
         """Let every member generate for the batch, and the center where its fitness is needed."""
         evaluation = evaluate_again(
-            lambda: self.evaluate_members(fleet, population, batch, decoding),
-            population.generation,
+            lambda: self.evaluate_members(fleet, population, batch, decoding), population.generation
         )
         center = (
             self._evaluate_center_as_member(fleet, batch, decoding)

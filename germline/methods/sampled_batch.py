@@ -156,9 +156,7 @@ def scaled(
     return np.asarray(np.ldexp(values.astype(np.float64), -np.frexp(largest)[1]))
 
 
-def mean_rewards(
-    rewards: Float[np.ndarray, "samples examples"],
-) -> Float64[np.ndarray, " samples"]:
+def mean_rewards(rewards: Float[np.ndarray, "samples examples"]) -> Float64[np.ndarray, " samples"]:
     """Return the mean of the known rewards of each sample; NaN where none is known."""
     means = np.ma.masked_invalid(rewards.astype(np.float64)).mean(axis=1)
     return np.asarray(np.ma.filled(means, np.nan))

@@ -24,11 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from germline.engines.inprocess import InProcessEngine
-from germline.methods.policy_gradient import (
-    Sample,
-    SampledGradientMethod,
-    TokenOutputs,
-)
+from germline.methods.policy_gradient import Sample, SampledGradientMethod, TokenOutputs
 from germline.shaping import all_equal
 from germline.types import Update
 

@@ -210,10 +210,7 @@ def import_trl(kind: str) -> tuple[type, type]:
 
 
 def make_trainer(
-    section: Grpo | Rloo,
-    model: nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    **sizes: int,
+    section: Grpo | Rloo, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **sizes: int
 ) -> Any:
     """Make a trainer of TRL that is given its samples, as its `given_rows`.
 

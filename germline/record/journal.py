@@ -76,11 +76,7 @@ class Journal:
         self._next: int | None = None
 
     def append(
-        self,
-        update: Update | MeanUpdate,
-        digest: str,
-        missing: int = 0,
-        absent: Sequence[int] = (),
+        self, update: Update | MeanUpdate, digest: str, missing: int = 0, absent: Sequence[int] = ()
     ) -> None:
         """Commit one generation.
 

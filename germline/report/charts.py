@@ -11,12 +11,7 @@ from typing import Literal
 
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
-from germline.record.metrics_rows import (
-    has_groups,
-    scores_by_retained,
-    scores_by_scorer,
-    signal,
-)
+from germline.record.metrics_rows import has_groups, scores_by_retained, scores_by_scorer, signal
 from germline.report.comparison import SeedGroup
 from germline.report.run_facts import LONGEST_NAME, RunFacts
 from germline.report.text_format import bounded_text, counted_by, number, scored_as

@@ -19,11 +19,7 @@ from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirector
 from germline.record.atomic_files import Row
 from germline.record.early_stopping import best_score, rank
 from germline.record.metrics_rows import paired_samples, transcript
-from germline.record.run_paths import (
-    folder_to_resume,
-    is_locked,
-    is_seed_study,
-)
+from germline.record.run_paths import folder_to_resume, is_locked, is_seed_study
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
 from germline.types import GermlineError, HeldOutScore

@@ -267,9 +267,7 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers) -> TaskCheckRow:
         return row
     if again.row.verdict == "wrong":  # the second time
         return again.row
-    graded = [
-        *zip(gold.texts, again.texts, gold.row.rewards, again.row.rewards, strict=True),
-    ]
+    graded = [*zip(gold.texts, again.texts, gold.row.rewards, again.row.rewards, strict=True)]
     for text, written, first, second in graded:
         if text == written and second != first:
             remark = (

@@ -283,10 +283,7 @@ def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None
 
 
 def method_of_run(
-    directory: RunDirectory,
-    dimension: int,
-    task: Task | None = None,
-    generation: int | None = None,
+    directory: RunDirectory, dimension: int, task: Task | None = None, generation: int | None = None
 ) -> Method:
     """Return the method of a run, which evaluates the center as it was after a generation.
 

@@ -37,10 +37,7 @@ class ScoredGraders:
     """
 
     def __init__(
-        self,
-        graders: GraderPool,
-        configs: Mapping[str, ScorerBase],
-        text_of: Callable[[str], str],
+        self, graders: GraderPool, configs: Mapping[str, ScorerBase], text_of: Callable[[str], str]
     ) -> None:
         self._graders = graders
         self.max_turns: int | None = None

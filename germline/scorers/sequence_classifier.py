@@ -29,15 +29,7 @@ from germline.engines.inprocess import torch_device
 from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import at_date
-from germline.scorers import (
-    Item,
-    NotScoredError,
-    Score,
-    Scorer,
-    missing,
-    scored_text,
-    sendable,
-)
+from germline.scorers import Item, NotScoredError, Score, Scorer, missing, scored_text, sendable
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)

@@ -146,8 +146,4 @@ class SignalLearningRate:
         signal, total, keep = self._signal, self._total, self._settings.memory
         if not total / JUMP < power.total < total * JUMP or sigma > SIGMA_JUMP * self._sigma:
             keep = 0.0
-        return (
-            keep * signal + power.total - power.noise,
-            keep * total + power.total,
-            sigma,
-        )
+        return (keep * signal + power.total - power.noise, keep * total + power.total, sigma)

@@ -37,13 +37,7 @@ from germline.run.model_prompts import fit_task
 from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
 from germline.tasks import make_task
-from germline.types import (
-    Decoding,
-    Example,
-    GermlineError,
-    Perturbation,
-    as_seed_perturbation,
-)
+from germline.types import Decoding, Example, GermlineError, Perturbation, as_seed_perturbation
 
 MEMBERS = 8
 """Largest number of members at one sigma."""

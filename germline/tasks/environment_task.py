@@ -15,11 +15,7 @@ from germline.config import Environment, EpisodeSettings
 from germline.config import Wordle as WordleConfig
 from germline.environments import wordle
 from germline.environments.episode import EpisodeRubric
-from germline.environments.grader import (
-    EnvironmentGrader,
-    inspect_environment,
-    make_grader,
-)
+from germline.environments.grader import EnvironmentGrader, inspect_environment, make_grader
 from germline.environments.tools import tool_prompt, with_tools
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import load_task_file

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 from germline.config import CustomTask
 from germline.errors import shown
-from germline.tasks.row_files import (
-    GivenRows,
-    PlacedRow,
-    field_value,
-    fields_found,
-    row_field,
-)
+from germline.tasks.row_files import GivenRows, PlacedRow, field_value, fields_found, row_field
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
 

@@ -5,11 +5,7 @@ from functools import partial
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
 from germline.environments.tools import schema_prompt
-from germline.environments.verifiers_taskset import (
-    TOTAL,
-    LoadedTaskset,
-    VerifiersGrader,
-)
+from germline.environments.verifiers_taskset import TOTAL, LoadedTaskset, VerifiersGrader
 from germline.tasks.environment_task import MAX_TURNS, EnvironmentTask
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError

@@ -49,11 +49,7 @@ def resolved(section: dict[str, Any]) -> Config:
     usual = {"sigma": 0.1, "learning_rate": 0.3} if kind == "nes" else {}
     shaping = "raw" if "baseline" in section else "z_score"
     return load_config(
-        {
-            "space": "full",
-            "shaping": shaping,
-            "strategy": {"population": 16, **usual, **section},
-        }
+        {"space": "full", "shaping": shaping, "strategy": {"population": 16, **usual, **section}}
     )
 
 
@@ -70,10 +66,7 @@ class TestStrategies(StrategyConformance):
 
     def make(self, run_seed, generations, dimension):
         return make_strategy(
-            self.config.strategy,
-            run_seed=run_seed,
-            generations=generations,
-            dimension=dimension,
+            self.config.strategy, run_seed=run_seed, generations=generations, dimension=dimension
         )
 
 

@@ -8,13 +8,7 @@ import yaml
 from germline.nano import NANO_DIR
 from germline.run.weights import load_engine, open_source
 from germline.types import Completion, Example
-from tests.hosts_real.harness import (
-    NEW_TOKENS,
-    QUESTIONS,
-    germlines_score,
-    run_harness,
-    write_rows,
-)
+from tests.hosts_real.harness import NEW_TOKENS, QUESTIONS, germlines_score, run_harness, write_rows
 from tests.serving import serving
 
 CHOICES = ("Paris.", "Rome.", "7.", "42.", "cold.")

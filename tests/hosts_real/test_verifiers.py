@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts_real.harness import (
-    NEW_TOKENS,
-    QUESTIONS,
-    germlines_score,
-    run_harness,
-    write_rows,
-)
+from tests.hosts_real.harness import NEW_TOKENS, QUESTIONS, germlines_score, run_harness, write_rows
 from tests.serving import serving
 
 ROOT = Path(__file__).parents[2]

@@ -44,9 +44,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("problem", [sphere(), rosenbrock()], ids=["sphere", "rosenbrock"])
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"antithetic": False}, SCHEDULES],
-    ids=["pairs", "no pairs", "schedules"],
+    "settings", [{}, {"antithetic": False}, SCHEDULES], ids=["pairs", "no pairs", "schedules"]
 )
 def test_nes_agrees_step_for_step_with_twenty_lines_of_numpy(settings, problem):
     section = {"population": 8, "sigma": 0.1, "learning_rate": 0.02, **settings}

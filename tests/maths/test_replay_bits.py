@@ -50,11 +50,7 @@ VARIANTS = {
     "all at once": (SUCCESS, RUNNING, *ALONE, GROW, "task.max_new_tokens=1"),
     "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
     "cma on an adapter": (LORA, CMA),
-    "cma on a subspace": (
-        "space={kind: subspace, dimension: 8}",
-        CMA,
-        "strategy.lr_adapt=true",
-    ),
+    "cma on a subspace": ("space={kind: subspace, dimension: 8}", CMA, "strategy.lr_adapt=true"),
     "sep_cma": (FULL, "strategy={kind: sep_cma, population: 6, sigma: 0.3}"),
     "sep_cma on singular values": (
         "space={kind: singular, top_k: 4}",

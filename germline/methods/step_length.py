@@ -56,7 +56,7 @@ GROWTH = 1.5
 """Factor by which steps get longer while rewards have not changed."""
 
 FADING = 1.02
-"""Factor by which they get shorter again. So growth by chance costs nothing at the end: without it,
+"""Factor by which they get shorter again. So growth by chance costs little at the end: without it,
 nano's countdown ended at .81 instead of .83 with one of three seeds."""
 
 ERRORS = 2.0
@@ -173,9 +173,9 @@ class _State:
     def after(
         self, rewards: Float64[np.ndarray, " examples"], first: float, longest: float
     ) -> "_State":
-        """Compare the rewards of a generation with those before; that of one example has changed.
+        """Compare the rewards of a generation with those of the generations before.
 
-        Of one example, no error is known.
+        The reward of a single example counts as changed, because its error is not known.
         """
         known = rewards[np.isfinite(rewards)]
         if len(known) < 2:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import germline
 from checks import smollm2
 from germline.cli.application import app
+from germline.graders.task_file import load_task_file
 from tests.merged_models import assert_same_tokens
 from tests.test_docs import commands
 
@@ -64,3 +65,27 @@ def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, mo
     for answer in (before, after):  # a single small update changes few answers
         assert "> What is the capital of Sweden?" in answer
     assert "Stockholm" in before
+
+
+@pytest.mark.parametrize(
+    ("name", "example", "worse", "better", "best"),
+    [
+        ("capital_letters", {}, "Moscow", "MOScow", "MOSCOW"),
+        ("the_answer_is", {}, "Moscow", "The capital is Moscow.", "The answer is Moscow."),
+        ("short_answers", {"answer": "12|twelve"}, "Ten.", "There are 12 months.", "Twelve."),
+        ("one_word", {"answer": "plant"}, "A tool.", "Clover is a plant.", "Plant"),
+        (
+            "json_keys",
+            {"keys": ["a", "b"]},
+            '{"c": 1}',
+            '```{"a": 1, "b": 2}```',
+            '{"a": 1, "b": 2}',
+        ),
+    ],
+)
+def test_a_shipped_task_rewards_what_it_asks_for(name, example, worse, better, best):
+    task = load_task_file(FOLDER.parents[1] / f"configs/smollm2/{name}.py").module
+    assert task.train
+    assert task.test
+    low, middle, high = (task.reward(answer, example) for answer in (worse, better, best))
+    assert 0 <= low < middle < high == 1

@@ -20,7 +20,7 @@ from tests.test_docs import PAGES, ROOT, commands
 
 NOT_RUN = re.compile(
     r"vllm|sglang|ray\.yaml|^germline (train|check|eval|serve).*(Qwen/|qwen|my-mixture)|runs/qwen"
-    r"|models/SmolLM2|capital_letters_grpo|runs/capitals|http://localhost"
+    r"|models/SmolLM2|short_answers|runs/short|http://localhost"
     r"|^germline (elo|analyze|compare|sweep|serve)"
 )
 """What needs other models, environments, services or dozens of runs, and has tests of its own."""

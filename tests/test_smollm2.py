@@ -51,20 +51,20 @@ PAGE = Path(__file__).parents[1] / "docs/teach-smollm2.md"
 @pytest.mark.slow
 @fetched
 def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, monkeypatch):
-    pytest.importorskip("trl")
     monkeypatch.chdir(FOLDER.parents[1])
-    small = ["generations=1", "batch_size=1", "method.group_size=2", "held_out.examples=1"]
+    small = ["generations=1", "batch_size=2", "held_out.examples=1", "retained={}"]
+    small += ["strategy.population=2", "strategy.sigma=0.001"]
     run = str(tmp_path / "run")
     outputs = []
     for line in commands(PAGE):
-        words = [run if word == "runs/capitals" else word for word in shlex.split(line)[1:]]
+        words = [run if word == "runs/short" else word for word in shlex.split(line)[1:]]
         done = CliRunner().invoke(app, words + (small if words[0] == "train" else []))
         assert done.exit_code == 0, done.output
         outputs.append(done.stdout)
     before, _trained, after = outputs
     for answer in (before, after):  # a single small update changes few answers
-        assert "> What is the capital of Sweden?" in answer
-    assert "Stockholm" in before
+        assert "> What is the opposite of easy?" in answer
+    assert "difficult" in before
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct, a real pretrained chat model."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_an_export_of_a_run_writes_the_same_tokens(trained, tmp_path):
     assert "Paris" in assert_same_tokens(trained, tmp_path / "exported", QUESTION, 12)
 
 
+TASKS = FOLDER.parents[1] / "configs/smollm2"
 PAGE = Path(__file__).parents[1] / "docs/teach-smollm2.md"
 
 
@@ -52,8 +54,8 @@ PAGE = Path(__file__).parents[1] / "docs/teach-smollm2.md"
 @fetched
 def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, monkeypatch):
     monkeypatch.chdir(FOLDER.parents[1])
-    small = ["generations=1", "batch_size=2", "held_out.examples=1", "retained={}"]
-    small += ["strategy.population=2", "strategy.sigma=0.001"]
+    small = ["generations=1", "batch_size=2", "held_out.examples=1"]
+    small += ["strategy.population=2", "strategy.sigma=0.001", "retained.facts.examples=1"]
     run = str(tmp_path / "run")
     outputs = []
     for line in commands(PAGE):
@@ -63,29 +65,40 @@ def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, mo
         outputs.append(done.stdout)
     before, _trained, after = outputs
     for answer in (before, after):  # a single small update changes few answers
-        assert "> What is the opposite of easy?" in answer
+        assert re.search(r"> What is the opposite of easy\?\n\w", answer)
     assert "difficult" in before
 
 
+KEYS = {"keys": ["a", "b"]}
+JSON = '{"a": "c", "b": "d"}'
+
+
 @pytest.mark.parametrize(
-    ("name", "example", "worse", "better", "best"),
+    ("name", "example", "answers"),
     [
-        ("capital_letters", {}, "Moscow", "MOScow", "MOSCOW"),
-        ("the_answer_is", {}, "Moscow", "The capital is Moscow.", "The answer is Moscow."),
-        ("short_answers", {"answer": "12|twelve"}, "Ten.", "There are 12 months.", "Twelve."),
-        ("one_word", {"answer": "plant"}, "A tool.", "Clover is a plant.", "Plant"),
-        (
-            "json_keys",
-            {"keys": ["a", "b"]},
-            '{"c": 1}',
-            '```{"a": 1, "b": 2}```',
-            '{"a": 1, "b": 2}',
-        ),
+        ("capital_letters", {}, ("", "Moscow", "MOScow", "MOSCOW")),
+        ("the_answer_is", {}, ("", "The capital is Moscow.", "The answer is Moscow.")),
+        ("short_answers", {"answer": "12|twelve"}, ("", "There are 12 months.", "Twelve.")),
+        ("short_answers", {"answer": "12|twelve"}, ("Ten.", "There are 12 months.", "12")),
+        ("one_word", {"answer": "plant"}, ("A plant or a tool.", "Clover is a plant.", "Plant")),
+        ("one_word", {"answer": "plant"}, ("?", "Clover is a plant.", "Plant")),
+        ("json_keys", KEYS, ("", '{"a": "c"} {', '{"a": "c"}', JSON)),
+        ("json_keys", KEYS, ("{}", f"```{JSON}```", JSON)),
+        ("json_keys", KEYS, ('{"a": "", "b": 1}', f"{JSON} {JSON}", JSON)),
+        ("json_keys", KEYS, ('[{"a": 1}]', '{"a": "c"}', JSON)),
     ],
 )
-def test_a_shipped_task_rewards_what_it_asks_for(name, example, worse, better, best):
-    task = load_task_file(FOLDER.parents[1] / f"configs/smollm2/{name}.py").module
-    assert task.train
-    assert task.test
-    low, middle, high = (task.reward(answer, example) for answer in (worse, better, best))
-    assert 0 <= low < middle < high == 1
+def test_a_shipped_task_rewards_what_it_asks_for(name, example, answers):
+    reward = load_task_file(TASKS / f"{name}.py").module.reward
+    rewards = [reward(answer, example) for answer in answers]
+    assert rewards == sorted(set(rewards))
+    assert (rewards[0], rewards[-1]) == (0, 1)
+
+
+def test_no_question_is_asked_twice():
+    facts = load_task_file(FOLDER.parents[1] / "benchmarks/facts.py").module
+    asked = [row["prompt"] for row in facts.train]
+    for name in ("capital_letters", "short_answers", "one_word", "json_keys"):
+        task = load_task_file(TASKS / f"{name}.py").module
+        prompts = asked + [row["prompt"] for row in (*task.train, *task.test)]
+        assert len({*prompts}) == len(prompts)

@@ -1,7 +1,7 @@
-"""A JSON object with two keys: countries and capitals, words and opposites.
+"""A JSON object with two keys: countries and capitals, words and opposites. No run was measured on it.
 
 make smollm2                                            # fetches the model, 98 MB
-germline train configs/smollm2/the_answer_is_es.yaml task=configs/smollm2/json_keys.py
+germline train configs/smollm2/short_answers.yaml task=configs/smollm2/json_keys.py
 """
 
 import json
@@ -18,14 +18,17 @@ train, test = rows[:40], rows[40:]
 
 
 def reward(completion: str, example: dict[str, list[str]]) -> float:
-    """Return the share of four points: there is an object, it has each key, it stands alone."""
+    """Return the share of three points: each key has a text, and the object stands alone."""
     text = completion.strip()
+    start = text.find("{")
     try:
-        found = json.loads(text[text.find("{") : text.rfind("}") + 1])
-    except ValueError:
+        found, end = json.JSONDecoder().raw_decode(text, max(0, start))
+    except (ValueError, RecursionError):
         return 0.0
-    points = [True, *(key in found for key in example["keys"]), text[0] + text[-1] == "{}"]
-    return sum(points) / len(points)
+    values = [found.get(key) for key in example["keys"]] if isinstance(found, dict) else []
+    texts = sum(isinstance(value, str) and bool(value.strip()) for value in values)
+    stands_alone = texts > 0 and start == 0 and end == len(text)
+    return (texts + stands_alone) / 3
 
 
 settings = {"max_new_tokens": 40, "chat": True, "floor": 0.0}

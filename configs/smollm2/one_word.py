@@ -1,7 +1,7 @@
-"""One word out of five: what a thing is, answered by that word alone.
+"""One word out of five: what a thing is, answered by that word alone. No run was measured on it.
 
 make smollm2                                            # fetches the model, 98 MB
-germline train configs/smollm2/the_answer_is_es.yaml task=configs/smollm2/one_word.py
+germline train configs/smollm2/short_answers.yaml task=configs/smollm2/one_word.py
 """
 
 import re
@@ -9,19 +9,19 @@ import re
 CLASSES = {
     "animal": "horse tiger whale eagle spider frog shark rabbit camel goat wolf penguin snake bee "
     "turtle monkey salmon duck",
-    "plant": "oak rose carrot fern tulip cactus pine wheat ivy bamboo lily moss palm daisy onion "
-    "potato clover maple",
+    "plant": "oak lavender carrot fern tulip cactus pine wheat ivy bamboo lily moss clover daisy "
+    "onion potato nettle maple",
     "country": "France Japan Brazil Egypt Canada Norway India Peru Kenya Spain China Italy Mexico "
     "Poland Cuba Greece Chile Iran",
-    "color": "red blue green yellow purple orange pink brown gray white black violet turquoise "
-    "beige crimson indigo scarlet magenta",
+    "color": "red blue green yellow purple teal navy brown gray white black maroon turquoise "
+    "beige crimson khaki scarlet magenta",
     "tool": "hammer saw drill wrench screwdriver axe shovel chisel rake pliers scissors ladder "
     "hoe crowbar tongs file mallet sickle",
 }
 
 by_class = [[(thing, name) for thing in things.split()] for name, things in CLASSES.items()]
 rows = [
-    {"prompt": f"Is {thing} an animal, a plant, a country, a color or a tool?", "answer": name}
+    {"prompt": f"{thing}: animal, plant, country, color or tool?", "answer": name}
     for alike in zip(*by_class, strict=True)
     for thing, name in alike
 ]
@@ -29,9 +29,10 @@ train, test = rows[:60], rows[60:]
 
 
 def reward(completion: str, example: dict[str, str]) -> float:
-    """Return 1 / words if the right word is among the words of the answer, else 0."""
+    """Return 1 for the right word alone, less for each further word, 0 with another class."""
     words = re.findall(r"\w+", completion.lower())
-    return 1 / len(words) if example["answer"] in words else 0.0
+    is_right = CLASSES.keys() & words == {example["answer"]}
+    return max(0.0, (17 - len(words)) / 16) if is_right else 0.0
 
 
 settings = {"max_new_tokens": 16, "chat": True, "floor": 0.0}

@@ -1,4 +1,4 @@
-"""Short and right: questions whose answer is one word; every other word costs a sixteenth.
+"""Short and right: questions whose answer is one word; each further word costs a sixteenth.
 
 make smollm2                                            # fetches the model, 98 MB
 germline train configs/smollm2/short_answers.yaml

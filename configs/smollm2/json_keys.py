@@ -1,4 +1,4 @@
-"""A JSON object with two keys: countries and capitals, words and opposites. No run was measured on it.
+"""A JSON object with two keys: countries and capitals, words and opposites. Not trained on yet.
 
 make smollm2                                            # fetches the model, 98 MB
 germline train configs/smollm2/short_answers.yaml task=configs/smollm2/json_keys.py

@@ -208,7 +208,7 @@ def write_report(results: StudyResults, failures: Sequence[str] = ()) -> Path:
     if curves:
         from germline.report import plots
 
-        title = f"{name}: held-out score, mean and range of the seeds"
+        title = f"{name}\nHeld-out score, mean and range of the seeds"
         plots.draw_panels(out / "compare.png", title, curves)
     return out / "compare.html"
 

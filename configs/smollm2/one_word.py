@@ -6,6 +6,8 @@ germline train configs/smollm2/short_answers.yaml task=configs/smollm2/one_word.
 
 import re
 
+import short_answers
+
 CLASSES = {
     "animal": "horse tiger whale eagle spider frog shark rabbit camel goat wolf penguin snake bee "
     "turtle monkey salmon duck",
@@ -30,9 +32,8 @@ train, test = rows[:60], rows[60:]
 
 def reward(completion: str, example: dict[str, str]) -> float:
     """Return 1 for the right word alone, less for each further word, 0 with another class."""
-    words = re.findall(r"\w+", completion.lower())
-    is_right = CLASSES.keys() & words == {example["answer"]}
-    return max(0.0, (17 - len(words)) / 16) if is_right else 0.0
+    named = CLASSES.keys() & re.findall(r"\w+", completion.lower())
+    return short_answers.reward(completion, example) if named <= {example["answer"]} else 0.0
 
 
 settings = {"max_new_tokens": 16, "chat": True, "floor": 0.0}

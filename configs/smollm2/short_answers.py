@@ -6,17 +6,14 @@ germline train configs/smollm2/short_answers.yaml
 
 import re
 
-CAPITALS = """France Paris, Spain Madrid, Italy Rome, Japan Tokyo, China Beijing, India Delhi,
-Egypt Cairo, Kenya Nairobi, Brazil Brasilia, Peru Lima, Chile Santiago, Canada Ottawa,
-Mexico Mexico,
-Norway Oslo, Sweden Stockholm, Finland Helsinki, Poland Warsaw, Austria Vienna, Greece Athens,
-Turkey Ankara, Russia Moscow, Cuba Havana, Iran Tehran, Iraq Baghdad, Ireland Dublin,
-Portugal Lisbon, Belgium Brussels, Denmark Copenhagen, Hungary Budapest, Thailand Bangkok"""
-OPPOSITES = """hot cold, tall short, fast slow, old new|young, light dark|heavy, happy sad|unhappy,
-rich poor, strong weak, hard soft|easy, early late, full empty, clean dirty, dark light|bright,
-thin thick|fat, loud quiet|soft, sweet sour|bitter, wet dry, deep shallow, open closed|close,
-near far, high low, soft hard, brave cowardly|cowardice, cheap expensive, easy hard|difficult,
-sharp dull|blunt, young old, wide narrow, dry wet, warm cold|cool"""
+from capital_letters import ADJECTIVES, COUNTRIES
+
+CAPITALS = """Paris Madrid Rome Tokyo Beijing Delhi Cairo Nairobi Brasilia Lima Santiago Ottawa
+Mexico Oslo Stockholm Helsinki Warsaw Vienna Athens Ankara Moscow Havana Tehran Baghdad Dublin
+Lisbon Brussels Copenhagen Budapest Bangkok"""
+OPPOSITES = """cold short slow new|young dark|heavy sad|unhappy poor weak soft|easy late empty
+dirty light|bright thick|fat quiet|soft sour|bitter dry shallow closed|close far low hard
+cowardly|cowardice expensive hard|difficult dull|blunt old narrow wet cold|cool"""
 OTHERS = """What color is grass? green, What color is blood? red, What color is snow? white,
 What color is a banana? yellow, What color is coal? black, How many legs does a dog have? four|4,
 How many months are in a year? twelve|12, Which animal says meow? cat, Which animal says moo? cow,
@@ -32,19 +29,20 @@ Which metal is liquid at room temperature? mercury, How many sides does a triang
 Which organ pumps blood? heart, What do people breathe? air|oxygen"""
 
 
-def pairs(table: str, question: str) -> list[tuple[str, str]]:
-    """Return questions and answers; alternatives of an answer are divided by |."""
-    rows = [row.strip().rsplit(" ", 1) for row in table.split(",")]
-    return [(question.format(of), answer.lower()) for of, answer in rows]
-
-
-of_all = zip(
-    pairs(CAPITALS, "What is the capital of {}?"),
-    pairs(OPPOSITES, "What is the opposite of {}?"),
-    pairs(OTHERS, "{}"),
-    strict=True,
-)
-rows = [{"prompt": prompt, "answer": answer} for three in of_all for prompt, answer in three]
+capitals = [
+    (f"What is the capital of {country}?", capital)
+    for country, capital in zip(COUNTRIES, CAPITALS.lower().split(), strict=True)
+]
+opposites = [
+    (f"What is the opposite of {adjective}?", opposite)
+    for adjective, opposite in zip(ADJECTIVES, OPPOSITES.split(), strict=True)
+]
+others = [tuple(row.strip().rsplit(" ", 1)) for row in OTHERS.split(",")]
+rows = [
+    {"prompt": prompt, "answer": answer}  # alternatives are divided by |
+    for three in zip(capitals, opposites, others, strict=True)
+    for prompt, answer in three
+]
 train, test = rows[:60], rows[60:]
 
 

@@ -1,7 +1,6 @@
 """The length of an update, from how members change the log-probabilities of tokens."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,11 +57,11 @@ def test_the_unit_of_rewards_changes_no_divergence(size):
     assert scaled == pytest.approx(plain)
 
 
-def step(length, log_probs=4.0, rewards=(0.0, 1.0)):
+def step(length, log_probs=4.0, rewards=(0.0, 1.0), share=0.0):
     """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
     update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
     alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
-    found, kl = length.of(update, [alone], log_probs, np.array(rewards))
+    found, kl = length.of(update, [alone], log_probs, np.array(rewards, ndmin=2), share)
     return found, found.learning_rate / 0.1, kl
 
 
@@ -91,19 +90,23 @@ def test_steps_grow_while_rewards_are_alike_and_shrink_where_they_have_changed()
     assert worse == pytest.approx([0.2, *(0.2 / math.sqrt(1 + n / 4) for n in (1, 2, 3))])
 
 
+def test_batches_of_all_examples_differ_by_the_noise_of_samples_alone():
+    # Means of 0 and 1, then 0.3 and 1.3: two standard errors are 2 sqrt(2 e^2 / 2) = 0.2, or 1.4
+    # where a batch has few of the examples.
+    samples = [[[-0.1, 0.9], [0.1, 1.1]], [[0.2, 1.2], [0.4, 1.4]]]
+    few, all_of_them = (
+        [step(length, rewards=one, share=share)[2] for one in samples]
+        for length, share in ((StepLength(0.2, 0.6, 4.0), 0.1), (StepLength(0.2, 0.6, 4.0), 1.0))
+    )
+    assert few[1] > few[0]
+    assert all_of_them[1] < all_of_them[0]
+
+
 def test_generations_without_new_rewards_leave_steps_as_they_are():
     equal = [(0.1,) * count for count in (8, 7, 6)]
     nothing = steps(StepLength(0.2, 0.4, 4.0), *equal[:2], (), (math.nan,) * 2, equal[2])
     assert nothing == pytest.approx([0.2, 0.3, 0.3, 0.3, 0.4])
     assert steps(StepLength(0.2, 0.4, 4.0), (1.0,)) == pytest.approx([0.2 / math.sqrt(1 + 1 / 4)])
-
-
-def test_runs_from_before_steps_grew_go_on():
-    update = step(StepLength(0.2, 0.2, 4.0))[0]
-    older = {name: update.strategy_state["step"][name] for name in ("power", "weight", "start")}
-    length = StepLength(0.2, 0.6, 4.0)
-    length.recall([replace(update, generation=3, strategy_state={"step": older})])
-    assert steps(length, LOW) == pytest.approx([0.2 / math.sqrt(1 + 4 / 4)])
 
 
 def test_settings_hold_the_length_of_steps():
@@ -122,7 +125,7 @@ def test_the_state_of_step_lengths_is_in_the_updates():
     updates = [step(whole, rewards=rewards)[0] for rewards in (LOW, NOISY, HIGH, LOW, LOW)]
     part.recall(updates[:4])
     assert step(part, rewards=LOW)[0] == updates[4]
-    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, np.array(LOW))[0]
+    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, np.array([LOW]))[0]
     assert nothing.learning_rate == 0
     assert nothing.strategy_state == updates[4].strategy_state
 

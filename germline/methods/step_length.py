@@ -22,8 +22,14 @@ in the same unit, the temperature 1 + x changes them by about the share x. (log 
 generation 0, or that of the generation where it is less: a model whose answers become random does
 not take longer steps.
 
-A generation has changed where its mean reward is `ERRORS` standard errors of batches of examples
-from that of all generations that have not; `changed` is the number of those that have. `change`
+A generation has changed where its mean reward is `ERRORS` standard errors from that of all
+generations that have not; `changed` is the number of those that have. With q the share of the
+training examples in a batch, S^2 the variance of the mean rewards of examples and e^2 that of the
+mean of the samples of one, the square of the error of a batch of n examples is
+
+    (5)  ((1 - q) S^2 + q e^2) / n
+
+as batches that have all examples do not differ by the choice of them. `change`
 grows by `GROWTH`, up to `longest`, in each other generation but the first: a pretrained model that
 hardly ever gives the answers that are asked for learns nothing from steps which are long enough for
 one that does. In each changed one it falls by `FADING`, down to that of the first step.
@@ -42,7 +48,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from germline.methods.sampled_batch import scaled
+from germline.methods.sampled_batch import mean_rewards, scaled
 from germline.types import MeanUpdate, Update
 
 MEMORY = 0.7
@@ -105,8 +111,7 @@ class StepLength:
         """Continue after the updates of a stopped run."""
         for update in reversed(updates):
             if state := update.strategy_state.get(STATE):
-                older = {"relative_step": self._first, "changed": update.generation + 1}
-                self._state = _State(**(older | state))
+                self._state = _State(**state)
                 return
 
     def of(
@@ -114,7 +119,8 @@ class StepLength:
         update: Update,
         groups: Sequence[TokenSlopes],
         log_probs: float,
-        rewards: Float64[np.ndarray, " examples"],
+        rewards: Float64[np.ndarray, "samples examples"],
+        share: float = 0.0,
     ) -> tuple[Update, float]:
         """Return the update with its learning rate and the state, and its KL divergence.
 
@@ -126,14 +132,15 @@ class StepLength:
             update: its coefficients.
             groups: how directions change tokens.
             log_probs: mean square of the log-probabilities of the scored tokens.
-            rewards: of each example, the mean of new samples; NaN where none is known.
+            rewards: of new samples; NaN where none is known.
+            share: of the training examples in the batch.
         """
         coefficients = np.asarray(update.coefficients)
         length = float(np.linalg.norm(coefficients))
         power = divergence_power(coefficients, groups) if length else 0.0
         rate = square = 0.0
         if power:
-            state = self._state.after(rewards, self._first, self._longest)
+            state = self._state.after(rewards, share, self._first, self._longest)
             if not state.weight:
                 typical = TYPICAL * _random_power(groups)
                 state = replace(state, start=log_probs, power=typical, weight=1.0)
@@ -158,7 +165,7 @@ class _State:
         changed: generations whose rewards have changed.
         examples: of all other generations.
         mean: of their rewards.
-        variance: of their rewards, within generations.
+        variance: of them, within generations, as far as batches differ by chance.
     """
 
     relative_step: float
@@ -171,30 +178,48 @@ class _State:
     variance: float = 0.0
 
     def after(
-        self, rewards: Float64[np.ndarray, " examples"], first: float, longest: float
+        self,
+        rewards: Float64[np.ndarray, "samples examples"],
+        share: float,
+        first: float,
+        longest: float,
     ) -> "_State":
         """Compare the rewards of a generation with those of the generations before.
 
         The reward of a single example counts as changed, because its error is not known.
         """
-        known = rewards[np.isfinite(rewards)]
+        known = mean_rewards(rewards.T)
+        known = known[np.isfinite(known)]
         if len(known) < 2:
             return replace(self, changed=self.changed + len(known))
-        examples, mean, variance = len(known), float(known.mean()), float(known.var(ddof=1))
+        examples, mean = len(known), float(known.mean())
+        between, within = float(known.var(ddof=1)), _error_of_means(rewards)
+        variance = (1 - share) * between + share * within
         if not self.examples:
             return replace(self, examples=examples, mean=mean, variance=variance)
         error = math.sqrt(variance / examples + self.variance / self.examples)
         if abs(mean - self.mean) > max(ERRORS * error, ROUNDING * abs(self.mean)):
             faded = max(first, self.relative_step / FADING)
             return replace(self, relative_step=faded, changed=self.changed + 1)
-        share = examples / (examples + self.examples)
+        new = examples / (examples + self.examples)
         return replace(
             self,
             relative_step=min(longest, GROWTH * self.relative_step),
             examples=examples + self.examples,
-            mean=self.mean + share * (mean - self.mean),
-            variance=self.variance + share * (variance - self.variance),
+            mean=self.mean + new * (mean - self.mean),
+            variance=self.variance + new * (variance - self.variance),
         )
+
+
+def _error_of_means(rewards: Float64[np.ndarray, "samples examples"]) -> float:
+    """Return the squared standard error of the mean of an example's samples, over examples."""
+    seen = np.isfinite(rewards)
+    counts = seen.sum(axis=0)
+    several = counts > 1
+    if not several.any():
+        return 0.0
+    variances = np.nanvar(np.where(seen, rewards, np.nan)[:, several], axis=0, ddof=1)
+    return float((variances / counts[several]).mean())
 
 
 def divergence_power(

@@ -112,6 +112,12 @@ class ZerothOrderGrpoMethod(Method):
             section.relative_step, section.longest_relative_step, section.step_halved_after
         )
 
+    @cached_property
+    def sampled_share(self) -> float:
+        """The share of the training examples that is in a batch."""
+        assert self.task is not None
+        return min(1.0, self.config.batch_size / len(self.task.examples("train")))
+
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Continue with the step lengths of a stopped run."""
         self.step_length.recall(updates)
@@ -195,7 +201,8 @@ class ZerothOrderGrpoMethod(Method):
                 update,
                 evaluated.slopes,
                 evaluated.log_prob_power,
-                mean_rewards(rewards.T) if is_new else np.zeros(0),
+                rewards if is_new else rewards[:0],
+                self.sampled_share,
             )
         means = mean_rewards(rewards)
         return replace(learned, mean_rewards=means, update=update, metrics=metrics)

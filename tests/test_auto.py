@@ -159,6 +159,27 @@ def test_a_larger_sigma_begins_the_average_anew():
         measured.tell(0.3, None)
 
 
+def test_steps_are_longer_where_members_differ_by_noise_alone_at_a_larger_sigma_too():
+    def told(strategy, generation, excess, fitness):
+        population, power = strategy.ask(generation), SignalPower(1.0, 1.0, excess)
+        return strategy.tell(population, fitness, fitness, None, power)
+
+    strategy, stopped, tied = (NaturalEvolution(Nes(population=128), 0, 10) for _ in range(3))
+    strategy.calibrate(0, lambda _members: 0.002)
+    fitness, excesses = np.arange(128.0), (0.0, 0.0, 9.0, 0.0, 0.0)
+    updates = [told(strategy, t, excess, fitness) for t, excess in enumerate(excesses)]
+    steps = [one.learning_rate * np.linalg.norm(one.coefficients) / one.sigma for one in updates]
+    factors = [1, 1, 3, 3, 3]
+    assert steps == pytest.approx([0.25 * f / math.sqrt(t + 1) for t, f in enumerate(factors)])
+    stopped.recall(updates)
+    assert told(stopped, 5, 0.0, fitness) == told(strategy, 5, 0.0, fitness)
+
+    tied.calibrate(0, lambda _members: 0.002)
+    first, _ = (told(tied, t, 0.0, 0 * fitness) for t in range(2))
+    assert tied.sigma.at(2) > 7 * first.sigma
+    assert tied.sigma.lengthening == 1
+
+
 def test_an_update_is_as_long_as_measured_whatever_the_shaping():
     strategy = NaturalEvolution(Nes(population=8, sigma=0.1), 0, 10)
     population = strategy.ask(0)

@@ -30,10 +30,11 @@ over the generations of one sigma, with D directions in all:
 
     (3)  z = sqrt(D / 2) sum_t D_t f_t / D
 
-which has a variance of about 1 where there is no signal. From 64 directions on, z of 2 or more is a
+which has a variance of about 1 where there is no signal. From 32 directions on, z of 2 or more is a
 signal, after which sigma stays. Below 0.5, or below 2 with 128 directions, sigma grows threefold,
-up to sqrt(max_kl / target) times. The sigma of a generation is in its update, so a resumed run
-continues with it.
+up to what (1) gives for `max_kl` after the trial nearest to it. Where members differ at the larger
+sigma too, by noise alone, the steps of a measured learning rate are three times as long from then
+on. The sigma of a generation is in its update, so a resumed run continues with it.
 """
 
 import logging
@@ -72,14 +73,19 @@ MOST_SIGMA = 10.0
 TRACKING = 2.0
 """Largest factor by which a calibration after generation 0 changes sigma."""
 
-FARTHER = 3.0
-"""Factor of sigma where its members have shown no signal: nine times their divergence."""
-
 SIGNAL, NO_SIGNAL = 2.0, 0.5
 """z of equation (3) from which on there is a signal, and below which there is none."""
 
-COMPARED = 64
-"""Directions from which on equation (3) decides; with twice as many it has decided."""
+FARTHER = 3.0
+"""Factor of sigma where its members have shown no signal: nine times their divergence. Where
+they show none either, steps are so many times as long, in sigmas."""
+
+COMPARED, DECIDED = 32, 128
+"""Directions from which on equation (3) may decide, and with which it has decided."""
+
+
+MOST_GROWTH = "most_growth"
+"""Name in `strategy_state` of an update."""
 
 
 class CalibratedSigma(AdaptiveValue[float], SigmaRule):
@@ -92,7 +98,7 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         super().__init__("a calibrated sigma", start)
         self._settings = settings
         self._calibrated = False
-        self._growth = 1.0
+        self._growth, self._most_growth = 1.0, math.sqrt(settings.most_kl / settings.target_kl)
         self._signal: _Signal | None = _Signal()
 
     @classmethod
@@ -115,9 +121,9 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         every = self._settings.every
         if generation and not (every and generation % every == 0):
             return
-        trials, farthest = (1, TRACKING) if generation else (TRIALS, FARTHEST)
+        trials, largest = (1, TRACKING) if generation else (TRIALS, FARTHEST)
         sigma = super().at(generation)
-        search = _Search(self._settings.target_kl, farthest)
+        search = _Search(self._settings.target_kl, largest)
         for _ in range(trials):
             factor = search.after(sigma, divergence(sigma))
             sigma = _rounded(sigma * factor)
@@ -125,11 +131,18 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
                 break
         if not generation:
             search.check(sigma)
+            farthest = search.sigma_of(self._settings.most_kl) or sigma * self._most_growth
+            self._most_growth = max(1.0, _rounded(farthest / sigma))
         self.replace(generation, sigma)
         self._calibrated = True
 
+    def state(self) -> dict[str, float]:
+        """Return the largest factor of sigma, which the trials showed."""
+        return {MOST_GROWTH: self._most_growth}
+
     def tell(self, update: Update) -> None:
         """Adapt to the update of the next generation; its sigma is the one of that generation."""
+        self._most_growth = update.strategy_state.get(MOST_GROWTH, self._most_growth)
         sigma = _rounded(update.sigma / self._growth)
         self._look_farther(update)
         self.replace(update.generation, sigma)  # a resumed run did not calibrate this generation
@@ -147,8 +160,9 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         if found:
             self._signal = None
         elif found is not None:
-            most = math.sqrt(self._settings.most_kl / self._settings.target_kl)
-            self._growth = min(self._growth * FARTHER, most)
+            if self._growth > 1 and self._signal.differed:
+                self.lengthening = FARTHER
+            self._growth = min(self._growth * FARTHER, self._most_growth)
             self._signal = _Signal()
 
 
@@ -158,9 +172,14 @@ def is_close(factor: float) -> bool:
 
 
 class _Signal:
-    """The signal of the generations of one sigma: equation (3)."""
+    """The signal of the generations of one sigma: equation (3).
+
+    Attributes:
+        differed: whether members did not all tie.
+    """
 
     def __init__(self) -> None:
+        self.differed = False
         self._directions = self._excess = 0.0
 
     def after(self, excess: float, coefficients: Sequence[float]) -> bool | None:
@@ -171,6 +190,7 @@ class _Signal:
         """
         effective = effective_directions(coefficients)
         count = len(coefficients)
+        self.differed |= effective is not None
         directions = float(count) if effective is None else min(3 * effective, count)
         self._directions += directions
         self._excess += directions * excess
@@ -179,7 +199,7 @@ class _Signal:
             return None
         if z >= SIGNAL:
             return True
-        return None if z >= NO_SIGNAL and self._directions < 2 * COMPARED else False
+        return None if z >= NO_SIGNAL and self._directions < DECIDED else False
 
 
 class _Search:
@@ -218,6 +238,12 @@ class _Search:
             low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
             self._below, self._above = low, high
         return factor
+
+    def sigma_of(self, kl: float) -> float | None:
+        """Return what equation (1) gives for another target after the trial nearest to it."""
+        known = [one for one in self._trials if 0 < one[1] < math.inf]
+        nearest = min(known, key=lambda one: abs(math.log(one[1] / kl)), default=None)
+        return nearest and nearest[0] * math.sqrt(kl / nearest[1])
 
     def check(self, chosen: float) -> None:
         """Warn where no trial was close to the target; refuse a KL that is 0, or never finite."""

@@ -143,7 +143,7 @@ class NaturalEvolution(Strategy):
             generation=generation,
             sigma=sigma,
             learning_rate=(
-                self.signal_rate.of(generation, sigma, in_order, power)
+                self.signal_rate.of(generation, sigma, in_order, power) * self.sigma.lengthening
                 if self.signal_rate
                 else value_at(rate, generation, self.generations)
             ),
@@ -174,7 +174,7 @@ class NaturalEvolution(Strategy):
         power: SignalPower | None,
     ) -> dict[str, Any]:
         """Return the values that sigma, learning rate and baseline adapt to, as far as they do."""
-        state: dict[str, Any] = {}
+        state: dict[str, Any] = {**self.sigma.state()}
         if self.sigma.wants_fitness or self.baseline:
             known = [value for value in self._given(fitness).tolist() if not math.isnan(value)]
             state["fitness"] = math.fsum(known) / len(known) if known else None

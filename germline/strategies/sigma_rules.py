@@ -40,11 +40,13 @@ class SigmaRule(ABC):
         wants_fitness: whether the state of an update needs the mean fitness of its population.
         wants_success: whether it needs the share of members fitter than the center.
         wants_power: whether it needs the power of the signal.
+        lengthening: factor of steps whose length is measured.
     """
 
     wants_fitness: bool = False
     wants_success: bool = False
     wants_power: bool = False
+    lengthening: float = 1.0
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -71,6 +73,10 @@ class SigmaRule(ABC):
     def update_of(self, shares: list[float]) -> SigmaUpdate | None:
         """Turn utilities of directions, divided by N, into the update of tensor sigmas, if any."""
         return None
+
+    def state(self) -> dict[str, float]:
+        """Return what the updates keep of a calibration."""
+        return {}
 
     def tell(self, update: Update) -> None:  # noqa: B027 - schedules do not adapt
         """Adapt to the update of the next generation."""

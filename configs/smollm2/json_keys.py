@@ -1,7 +1,7 @@
-"""A JSON object with two keys: countries and capitals, words and opposites. Not trained on yet.
+"""A JSON object with two keys: countries and capitals, words and opposites.
 
 make smollm2                                            # fetches the model, 98 MB
-germline train configs/smollm2/short_answers.yaml task=configs/smollm2/json_keys.py
+germline train configs/smollm2/json_keys.yaml
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One word out of five: what a thing is, answered by that word alone. Not trained on yet.
+"""One word out of five: what a thing is, answered by that word alone.
 
 make smollm2                                            # fetches the model, 98 MB
 germline train configs/smollm2/short_answers.yaml task=configs/smollm2/one_word.py

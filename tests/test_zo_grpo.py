@@ -78,7 +78,7 @@ def test_every_group_has_about_as_many_members_and_whole_pairs(antithetic, popul
 def test_only_the_center_generates():
     with build_run_parts(settings(*TOY)) as parts:
         population, evaluated, learned = one_generation(parts)
-        assert parts.method.sampled_share == 4 / len(parts.task.examples("train"))
+        assert vars(parts.method)["sampled_share"] == 4 / len(parts.task.examples("train"))
     assert evaluated.rollouts.rewards.shape == (8, 4)
     assert len(evaluated.rollouts.rollouts) == 8 * 4
     rollouts = evaluated.rollouts.rollouts

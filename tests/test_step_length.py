@@ -91,8 +91,7 @@ def test_steps_grow_while_rewards_are_alike_and_shrink_where_they_have_changed()
 
 
 def test_batches_of_all_examples_differ_by_the_noise_of_samples_alone():
-    # Means of 0 and 1, then 0.3 and 1.3: two standard errors are 2 sqrt(2 e^2 / 2) = 0.2, or 1.4
-    # where a batch has few of the examples.
+    # Means of 0 and 1, then 0.3 and 1.3: two standard errors are 0.2 of samples, 1.4 of examples.
     samples = [[[-0.1, 0.9], [0.1, 1.1]], [[0.2, 1.2], [0.4, 1.4]]]
     few, all_of_them = (
         [step(length, rewards=one, share=share)[2] for one in samples]
@@ -125,7 +124,7 @@ def test_the_state_of_step_lengths_is_in_the_updates():
     updates = [step(whole, rewards=rewards)[0] for rewards in (LOW, NOISY, HIGH, LOW, LOW)]
     part.recall(updates[:4])
     assert step(part, rewards=LOW)[0] == updates[4]
-    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, np.array([LOW]))[0]
+    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, np.array([LOW]), 0.0)[0]
     assert nothing.learning_rate == 0
     assert nothing.strategy_state == updates[4].strategy_state
 

@@ -120,7 +120,7 @@ class StepLength:
         groups: Sequence[TokenSlopes],
         log_probs: float,
         rewards: Float64[np.ndarray, "samples examples"],
-        share: float = 0.0,
+        share: float,
     ) -> tuple[Update, float]:
         """Return the update with its learning rate and the state, and its KL divergence.
 
@@ -213,13 +213,9 @@ class _State:
 
 def _error_of_means(rewards: Float64[np.ndarray, "samples examples"]) -> float:
     """Return the squared standard error of the mean of an example's samples, over examples."""
-    seen = np.isfinite(rewards)
-    counts = seen.sum(axis=0)
-    several = counts > 1
-    if not several.any():
-        return 0.0
-    variances = np.nanvar(np.where(seen, rewards, np.nan)[:, several], axis=0, ddof=1)
-    return float((variances / counts[several]).mean())
+    known = np.ma.masked_invalid(rewards)
+    squared = (known.var(axis=0, ddof=1) / known.count(axis=0)).mean()
+    return float(np.ma.filled(squared, 0.0))  # of single samples, none is known
 
 
 def divergence_power(

@@ -78,11 +78,10 @@ SIGNAL, NO_SIGNAL = 2.0, 0.5
 
 FARTHER = 3.0
 """Factor of sigma where its members have shown no signal: nine times their divergence. Where
-they show none either, steps are so many times as long, in sigmas."""
+they differ by noise alone there, too, steps are so many times as long, in sigmas."""
 
 COMPARED, DECIDED = 32, 128
 """Directions from which on equation (3) may decide, and with which it has decided."""
-
 
 MOST_GROWTH = "most_growth"
 """Name in `strategy_state` of an update."""

@@ -174,7 +174,7 @@ class NaturalEvolution(Strategy):
         power: SignalPower | None,
     ) -> dict[str, Any]:
         """Return the values that sigma, learning rate and baseline adapt to, as far as they do."""
-        state: dict[str, Any] = {**self.sigma.state()}
+        state: dict[str, Any] = dict(self.sigma.state())
         if self.sigma.wants_fitness or self.baseline:
             known = [value for value in self._given(fitness).tolist() if not math.isnan(value)]
             state["fitness"] = math.fsum(known) / len(known) if known else None

@@ -84,10 +84,10 @@ LOW, HIGH, NOISY = (0.1, 0.2), (0.7, 0.8), (0.0, 1.0)
 
 def test_steps_grow_while_rewards_are_alike_and_shrink_where_they_have_changed():
     found = steps(StepLength(0.2, 0.4, 4.0), LOW, LOW, NOISY, LOW, HIGH, HIGH, LOW)
-    faded = [0.4 / 1.02 / math.sqrt(1 + 1 / 4), 0.4 / 1.02**2 / math.sqrt(1 + 2 / 4)]
-    assert found == pytest.approx([0.2, 0.3, 0.4, 0.4, *faded, 0.4 / math.sqrt(1 + 2 / 4)])
+    faded = [0.4 / 1.02 / (1 + 1 / 4), 0.4 / 1.02**2 / (1 + 2 / 4)]
+    assert found == pytest.approx([0.2, 0.3, 0.4, 0.4, *faded, 0.4 / (1 + 2 / 4)])
     worse = steps(StepLength(0.2, 0.4, 4.0), HIGH, LOW, (math.nan, 0.75), (0.7, math.nan))
-    assert worse == pytest.approx([0.2, *(0.2 / math.sqrt(1 + n / 4) for n in (1, 2, 3))])
+    assert worse == pytest.approx([0.2, *(0.2 / (1 + n / 4) for n in (1, 2, 3))])
 
 
 def test_batches_of_all_examples_differ_by_the_noise_of_samples_alone():
@@ -105,7 +105,7 @@ def test_generations_without_new_rewards_leave_steps_as_they_are():
     equal = [(0.1,) * count for count in (8, 7, 6)]
     nothing = steps(StepLength(0.2, 0.4, 4.0), *equal[:2], (), (math.nan,) * 2, equal[2])
     assert nothing == pytest.approx([0.2, 0.3, 0.3, 0.3, 0.4])
-    assert steps(StepLength(0.2, 0.4, 4.0), (1.0,)) == pytest.approx([0.2 / math.sqrt(1 + 1 / 4)])
+    assert steps(StepLength(0.2, 0.4, 4.0), (1.0,)) == pytest.approx([0.2 / (1 + 1 / 4)])
 
 
 def test_settings_hold_the_length_of_steps():

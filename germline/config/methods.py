@@ -165,9 +165,9 @@ class ZerothOrderGrpo(CenterSamplesSection):
     log-probabilities of tokens, as a share of their own."""
     longest_relative_step: float = Field(0.6, gt=0)
     """Longest step, in the same unit: steps get longer while rewards stay what they are."""
-    step_halved_after: float | None = Field(4.0, gt=0)
-    """Number of generations with changed rewards after which the square of a step is half; `null`:
-    none. Answers that get likelier shorten steps in any case."""
+    step_halved_after: float | None = Field(6.0, gt=0)
+    """Number of generations with changed rewards after which steps are half as long; `null`: none.
+    Answers that get likelier shorten steps in any case."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

@@ -15,7 +15,7 @@ s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of
 of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
 so D is averaged over generations, and with what is typical at first. The step is chosen for
 
-    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + changed / halved_after)
+    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + changed / halved_after)^2
 
 So the first step changes log-probabilities by the share `change` of what they are, in every model:
 in the same unit, the temperature 1 + x changes them by about the share x. (log p)^2 is that of
@@ -34,11 +34,12 @@ grows by `GROWTH`, up to `longest`, in each other generation but the first: a pr
 hardly ever gives the answers that are asked for learns nothing from steps which are long enough for
 one that does. In each changed one it falls by `FADING`, down to that of the first step.
 
-What directions do beside the signal adds up, and the model stays as far from its best
-answers as steps are long: with `halved_after`, the sum of the squares of steps grows as the
-logarithm of the number of generations. The share of signal (`signal_metrics`, equation 6) has no
-part in it: of a few dozen examples it is known so badly (between -1 and 0.8 in one run) that steps
-which follow it jump, or end early.
+What directions do beside the signal adds up as the squares of steps do. In changed generations
+steps fall as in Robbins and Monro (1951, "A stochastic approximation method"): their sum has no
+limit, so that theta can go anywhere, and the sum of their squares has one, so that a long run ends
+where it was best. The share of signal (`signal_metrics`, equation 6) has no part in it: of a few
+dozen examples it is known so badly (between -1 and 0.8 in one run) that steps which follow it jump,
+or end early.
 """
 
 import math
@@ -98,7 +99,7 @@ class StepLength:
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
         longest: such a share of any step.
-        halved_after: changed generations after which the square of a step is half; None: never.
+        halved_after: changed generations after which a step is half as long; None: never.
     """
 
     def __init__(self, change: float, longest: float, halved_after: float | None) -> None:
@@ -146,8 +147,8 @@ class StepLength:
                 state = replace(state, start=log_probs, power=typical, weight=1.0)
             power, weight = MEMORY * state.power + power, MEMORY * state.weight + 1
             self._state = replace(state, power=power, weight=weight)
-            square = state.relative_step**2 / (1 + state.changed / self._halved_after)
-            square *= min(state.start, log_probs)
+            change = state.relative_step / (1 + state.changed / self._halved_after)
+            square = change**2 * min(state.start, log_probs)
             rate = update.sigma * math.sqrt(square * weight / power) / length
         kept = {**update.strategy_state, STATE: asdict(self._state)}
         return replace(update, learning_rate=rate, strategy_state=kept), square / 2

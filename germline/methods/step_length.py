@@ -35,11 +35,11 @@ hardly ever gives the answers that are asked for learns nothing from steps which
 one that does. In each changed one it falls by `FADING`, down to that of the first step.
 
 What directions do beside the signal adds up as the squares of steps do. In changed generations
-steps fall as in Robbins and Monro (1951, "A stochastic approximation method"): their sum has no
-limit, so that theta can go anywhere, and the sum of their squares has one, so that a long run ends
-where it was best. The share of signal (`signal_metrics`, equation 6) has no part in it: of a few
-dozen examples it is known so badly (between -1 and 0.8 in one run) that steps which follow it jump,
-or end early.
+steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation method"): the
+sum of their squares has a limit, while that of the steps has none as long as answers do not become
+certain. So what adds up by chance ends, and the center can still move. The share of signal
+(`signal_metrics`, equation 6) has no part in it: of a few dozen examples it is known so badly
+(between -1 and 0.8 in one run) that steps which follow it jump, or end early.
 """
 
 import math
@@ -64,7 +64,8 @@ GROWTH = 1.5
 
 FADING = 1.02
 """Factor by which they get shorter again. So growth by chance costs little at the end: without it,
-nano's countdown ended at .81 instead of .83 with one of three seeds."""
+nano's countdown ended at .81 instead of .83 with one of three seeds (steps whose squares fell as
+1 / changed)."""
 
 ERRORS = 2.0
 """Standard errors of a difference by which rewards have changed."""
@@ -99,7 +100,7 @@ class StepLength:
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
         longest: such a share of any step.
-        halved_after: changed generations after which a step is half as long; None: never.
+        halved_after: changed generations after which steps are half as long as else; None: never.
     """
 
     def __init__(self, change: float, longest: float, halved_after: float | None) -> None:

@@ -166,8 +166,8 @@ class ZerothOrderGrpo(CenterSamplesSection):
     longest_relative_step: float = Field(0.6, gt=0)
     """Longest step, in the same unit: steps get longer while rewards stay what they are."""
     step_halved_after: float | None = Field(6.0, gt=0)
-    """Number of generations with changed rewards after which steps are half as long as they would
-    be else; `null`: none. Answers that get likelier shorten steps in any case."""
+    """Number of generations with changed rewards after which steps are half as long as otherwise;
+    `null`: none. Answers that get likelier shorten steps in any case."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

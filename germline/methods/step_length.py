@@ -29,10 +29,10 @@ mean of the samples of one, the square of the error of a batch of n examples is
 
     (5)  ((1 - q) S^2 + q e^2) / n
 
-as batches that have all examples do not differ by the choice of them. `change`
-grows by `GROWTH`, up to `longest`, in each other generation but the first: a pretrained model that
-hardly ever gives the answers that are asked for learns nothing from steps which are long enough for
-one that does. In each changed one it falls by `FADING`, down to that of the first step.
+as batches that have all examples do not differ by the choice of them. `change` grows by `GROWTH`,
+up to `longest`, in each unchanged generation but the first: a pretrained model that hardly ever
+gives the answers that are asked for learns nothing from steps which are long enough for one that
+does. In each changed one it falls by `FADING`, down to that of the first step.
 
 What directions do beside the signal adds up as the squares of steps do. In changed generations
 steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation method"): the
@@ -100,7 +100,7 @@ class StepLength:
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
         longest: such a share of any step.
-        halved_after: changed generations after which steps are half as long as else; None: never.
+        halved_after: changed generations after which steps are half as long; None: never.
     """
 
     def __init__(self, change: float, longest: float, halved_after: float | None) -> None:

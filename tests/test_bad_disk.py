@@ -77,7 +77,12 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     [
         (
             "journal.jsonl",
-            ("record.rollouts=0", "strategy.population=200", "strategy.antithetic=false"),
+            (
+                "record.rollouts=0",
+                "strategy.population=100",
+                "strategy.antithetic=false",
+                "generations=2",
+            ),
             3500,
         ),
         ("rollouts.jsonl", ("record.rollouts=100",), 6000),

@@ -70,6 +70,7 @@ def compared(file: Path, *words: str) -> tuple[int, str, dict[str, Any]]:
     return result.exit_code, result.output, json.loads((out / "compare.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_cell_is_an_ordinary_run_that_spends_the_budget(file, commands) -> None:
     status, printed, facts = compared(file)
     assert status == 0

@@ -132,6 +132,7 @@ def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
     assert not any(alive(pid) for pid in started)
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
     fleet, processes = pair
     # Stopped, it takes a microbatch and cannot finish it; then it is killed.

@@ -195,6 +195,7 @@ def test_the_gradient_of_an_adapter_is_that_of_peft(model, monkeypatch):
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS)
 def test_an_adapter_is_trained_and_resumed_to_the_same_bits(model, kind, tmp_path):
     values = config(model, kind, "space={kind: lora, rank: 2, layers: 0-1}")
@@ -241,6 +242,7 @@ def bandit(completion: str, _example: Any) -> float:
     return float(sum(completion.encode()) % 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS)
 def test_a_bandit_is_learned(model, kind, tmp_path):
     run = on_letters(model, kind, tmp_path / "run", bandit, 30)

@@ -158,6 +158,7 @@ def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None
     assert [one.runs[0].done for one in results(file).trials] == [3]
 
 
+@pytest.mark.slow
 def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, monkeypatch) -> None:
     told: dict[int, list[float]] = {}
     ended: list[Any] = []
@@ -186,6 +187,7 @@ def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, mon
         assert value == (worst if one.state == "collapsed" else one.mean)
 
 
+@pytest.mark.slow
 def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     file, commands, monkeypatch
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
+@pytest.mark.slow
 def test_no_trial_is_repeated_and_one_that_fails_stops_no_sweep(file, commands, monkeypatch):
     asks = mock.create_autospec(Samplers.ask, side_effect=Samplers.ask)
     monkeypatch.setattr(Samplers, "ask", asks)
@@ -309,6 +312,7 @@ def test_python_has_the_same_sweep(file, commands) -> None:
         SweepResults(out)
 
 
+@pytest.mark.slow
 def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -> None:
     monkeypatch.setattr(sweep_runner, "collapse_of", lambda _run: "always")
     space = {"strategy.learning_rate": [0.01, 0.1], "strategy.sigma": [0.1, 1.0]}

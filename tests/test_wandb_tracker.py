@@ -78,6 +78,7 @@ def exit_status(folder):
     return next(one.exit.exit_code for one in records(folder) if one.HasField("exit"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn_figures")
 def test_a_run_is_tracked_offline_and_continued(wandb_here):
     path = run(wandb_here / "one", *TRACKED)

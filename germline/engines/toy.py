@@ -7,6 +7,7 @@ and a bias, served from fp32 masters like any other.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from pathlib import Path
 
 import torch
@@ -105,11 +106,10 @@ class ToyEngine:
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Tensor]]:
         """Return the logits of each member before each character of its completions."""
+        models = map(self.weights.merged_tensors, members)
         return [
-            [_read(tensors, *text) for text in zip(examples, written, strict=True)]
-            for tensors, written in zip(
-                map(self.weights.merged_tensors, members), completions, strict=True
-            )
+            _read(tensors, examples, written)
+            for tensors, written in zip(models, completions, strict=True)
         ]
 
     def log_probabilities(
@@ -161,7 +161,7 @@ class ToyEngine:
             _has_ended(text, decoding) for text in texts
         ):
             step = len(written)
-            logits = _logits(tensors, mixed, step, previous)
+            logits = _logits(tensors, mixed + _positions(tensors, [step]) + previous)
             tokens = choose_tokens(logits, sampling_noise[:, step], decoding)
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
@@ -176,23 +176,32 @@ class ToyEngine:
 
 def _mixed(tensors: dict[str, Tensor], prompts: Sequence[list[int]]) -> Tensor:
     """Return the mean embedding of prompts after the layer `mix`, `[prompts, width]`."""
-    thought = torch.stack([tensors["embed.weight"][ids].mean(0) for ids in prompts])
+    ids = torch.tensor([*chain.from_iterable(prompts)])
+    starts = torch.tensor([0, *accumulate(map(len, prompts[:-1]))])
+    thought = nn.functional.embedding_bag(ids, tensors["embed.weight"], starts, mode="mean")
     return thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
 
 
-def _logits(tensors: dict[str, Tensor], mixed: Tensor, step: int, previous: Tensor) -> Tensor:
-    """Return the logits of the next character, given the embedding of the one before."""
-    position = tensors["position.weight"][step % POSITIONS]
-    return torch.tanh(mixed + position + previous) @ tensors["layers.0.read.weight"].T
+def _positions(tensors: dict[str, Tensor], steps: Sequence[int]) -> Tensor:
+    return tensors["position.weight"][[step % POSITIONS for step in steps]]
 
 
-def _read(tensors: dict[str, Tensor], example: Example, written: Completion) -> Tensor:
-    """Return the logits at every character of a text, `[tokens, characters]`."""
-    mixed = _mixed(tensors, [_ids(example)])
-    embedded = tensors["embed.weight"][list(written.tokens)]
-    before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
-    steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
-    return torch.cat(steps)
+def _logits(tensors: dict[str, Tensor], thought: Tensor) -> Tensor:
+    return torch.tanh(thought) @ tensors["layers.0.read.weight"].T
+
+
+def _read(
+    tensors: dict[str, Tensor], examples: Sequence[Example], written: Sequence[Completion]
+) -> list[Tensor]:
+    """Return the logits at every character of texts, each `[tokens, characters]`."""
+    sizes = [len(one.tokens) for one in written]
+    mixed = _mixed(tensors, [_ids(example) for example in examples])
+    before = torch.tensor([END, *chain.from_iterable(one.tokens for one in written)])[:-1]
+    steps = [*chain.from_iterable(map(range, sizes))]
+    previous = tensors["embed.weight"][before]
+    previous[[step == 0 for step in steps]] = 0
+    thought = mixed.repeat_interleave(torch.tensor(sizes), 0) + _positions(tensors, steps)
+    return [*_logits(tensors, thought + previous).split(sizes)]
 
 
 def _ids(example: Example) -> list[int]:

@@ -32,6 +32,8 @@ from tests.toy_runs import SETTINGS, finish, journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
+LARGE = "strategy={population: 100, sigma: 0.3, learning_rate: 0.1, antithetic: false}"
+
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
@@ -75,16 +77,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "overrides", "size"),
     [
-        (
-            "journal.jsonl",
-            (
-                "record.rollouts=0",
-                "strategy.population=100",
-                "strategy.antithetic=false",
-                "generations=2",
-            ),
-            3500,
-        ),
+        ("journal.jsonl", ("record.rollouts=0", LARGE, "generations=2"), 3500),
         ("rollouts.jsonl", ("record.rollouts=100",), 6000),
         ("generations.jsonl", ("record.rollouts=0", "record.snapshot_every=9"), 1500),
         (

@@ -143,31 +143,32 @@ def test_the_floor_is_that_of_smollm2_in_bf16():
     assert math.sqrt(floor / slope) == pytest.approx(0.006, rel=0.05)
 
 
-def with_signal(generation, excess, sigma):
-    """Return an update of 32 directions, whose power exceeds its noise by this factor."""
+def with_signal(generation, excess, sigma, directions=32):
+    """Return an update of some directions, whose power exceeds its noise by this factor."""
     power = {"total": 2.0, "noise": 1.0, "excess": excess}
-    told = update(generation, *(1.0, -1.0) * 16, sigma=sigma)
+    told = update(generation, *(1.0, -1.0) * (directions // 2), sigma=sigma)
     return replace(told, strategy_state={"power": power})
 
 
 @pytest.mark.parametrize(
-    ("excesses", "factors"),
+    ("directions", "excesses", "factors"),
     [
-        # A generation has 32 directions: z = sqrt(32 / 2) times the excess.
-        ([0.0] * 8, [1, 3] + [7.07] * 6),
-        ([0.36, 0.36] + [-1.0] * 6, [1] * 8),
-        ([0.15] * 3 + [0.9] * 5, [1] * 8),  # 0.15 is no signal, and is not shown to be none
-        ([0.2] * 4 + [0.9] * 4, [1] * 4 + [3] * 4),
-        ([-0.5] + [0.9] * 2 + [-0.5] * 5, [1] + [3] * 7),
+        # Of a generation of 32 directions, z is sqrt(32 / 2) times the excess.
+        (32, [0.0] * 8, [1, 3] + [7.07] * 6),
+        (32, [0.36, 0.36] + [-1.0] * 6, [1] * 8),
+        (32, [0.15] * 3 + [0.9] * 5, [1] * 8),  # 0.15 is no signal, and is not shown to be none
+        (64, [0.22] * 2 + [0.9] * 4, [1] * 2 + [3] * 4),
+        (16, [0.3] * 4 + [0.9] * 4, [1] * 4 + [3] * 4),  # z is 1.7 after four generations
+        (32, [-0.5] + [0.9] * 2 + [-0.5] * 5, [1] + [3] * 7),
     ],
 )
-def test_sigma_grows_until_the_members_have_shown_a_signal(excesses, factors):
+def test_sigma_grows_until_the_members_have_shown_a_signal(directions, excesses, factors):
     sigma = CalibratedSigma(AutoSigma(), 0.02)
     sigma.calibrate(0, quadratic)
     played = []
     for generation, excess in enumerate(excesses):
         played.append(sigma.at(generation))
-        sigma.tell(with_signal(generation, excess, played[-1]))
+        sigma.tell(with_signal(generation, excess, played[-1], directions))
     assert played == pytest.approx([0.02 * factor for factor in factors], rel=0.001)
 
 

@@ -31,10 +31,11 @@ over the generations of one sigma, with D directions in all:
     (3)  z = sqrt(D / 2) sum_t D_t f_t / D
 
 which has a variance of about 1 where there is no signal. From 32 directions on, z of 2 or more is a
-signal, after which sigma stays. Below 0.5, or below 2 with 128 directions, sigma grows threefold,
-up to what (1) gives for `max_kl` after the trial nearest to it. Where members differ at the larger
-sigma too, by noise alone, the steps of a measured learning rate are three times as long from then
-on. The sigma of a generation is in its update, so a resumed run continues with it.
+signal, after which sigma stays. Below 0.5, or below 2 with 128 directions or after 4 generations,
+sigma grows threefold, up to what (1) gives for `max_kl` after the trial nearest to it. Where
+members differ at the larger sigma too, by noise alone, the steps of a measured learning rate are
+three times as long from then on. The sigma of a generation is in its update, so a resumed run
+continues with it.
 """
 
 import logging
@@ -80,8 +81,9 @@ FARTHER = 3.0
 """Factor of sigma where its members have shown no signal: nine times their divergence. Where
 they differ by noise alone there, too, steps are so many times as long, in sigmas."""
 
-COMPARED, DECIDED = 32, 128
-"""Directions from which on equation (3) may decide, and with which it has decided."""
+COMPARED, DECIDED, PATIENCE = 32, 128, 4
+"""Directions from which on equation (3) may decide; it has decided with so many directions, or
+after so many generations, as 16 pairs would take 8 for each sigma."""
 
 MOST_GROWTH = "most_growth"
 """Name in `strategy_state` of an update."""
@@ -180,6 +182,7 @@ class _Signal:
     def __init__(self) -> None:
         self.differed = False
         self._directions = self._excess = 0.0
+        self._generations = 0
 
     def after(self, excess: float, coefficients: Sequence[float]) -> bool | None:
         """Say whether there is a signal after one more generation; None if it is not known yet.
@@ -193,12 +196,14 @@ class _Signal:
         directions = float(count) if effective is None else min(3 * effective, count)
         self._directions += directions
         self._excess += directions * excess
+        self._generations += 1
         z = self._excess / math.sqrt(2 * self._directions)
         if self._directions < COMPARED:
             return None
         if z >= SIGNAL:
             return True
-        return None if z >= NO_SIGNAL and self._directions < DECIDED else False
+        is_early = self._directions < DECIDED and self._generations < PATIENCE
+        return None if z >= NO_SIGNAL and is_early else False
 
 
 class _Search:

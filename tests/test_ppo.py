@@ -195,7 +195,6 @@ def test_the_gradient_of_an_adapter_is_that_of_peft(model, monkeypatch):
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS)
 def test_an_adapter_is_trained_and_resumed_to_the_same_bits(model, kind, tmp_path):
     values = config(model, kind, "space={kind: lora, rank: 2, layers: 0-1}")

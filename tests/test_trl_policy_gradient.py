@@ -113,7 +113,6 @@ def test_a_generation_is_the_step_that_trl_itself_takes(model, kind):
         assert moved > 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("space", ["full", "lora"])
 def test_a_killed_run_resumes_from_its_newest_snapshot_to_the_same_bits(model, tmp_path, space):
     settings = config(model, "grpo", f"space={space}")

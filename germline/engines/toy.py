@@ -108,7 +108,7 @@ class ToyEngine:
         """Return the logits of each member before each character of its completions."""
         models = map(self.weights.merged_tensors, members)
         return [
-            _read(tensors, examples, written)
+            _read(tensors, [*zip(examples, written, strict=True)])
             for tensors, written in zip(models, completions, strict=True)
         ]
 
@@ -190,13 +190,12 @@ def _logits(tensors: dict[str, Tensor], thought: Tensor) -> Tensor:
     return torch.tanh(thought) @ tensors["layers.0.read.weight"].T
 
 
-def _read(
-    tensors: dict[str, Tensor], examples: Sequence[Example], written: Sequence[Completion]
-) -> list[Tensor]:
+def _read(tensors: dict[str, Tensor], texts: Sequence[tuple[Example, Completion]]) -> list[Tensor]:
     """Return the logits at every character of texts, each `[tokens, characters]`."""
-    sizes = [len(one.tokens) for one in written]
-    mixed = _mixed(tensors, [_ids(example) for example in examples])
-    before = torch.tensor([END, *chain.from_iterable(one.tokens for one in written)])[:-1]
+    sizes = [len(written.tokens) for _, written in texts]
+    mixed = _mixed(tensors, [_ids(example) for example, _ in texts])
+    tokens = chain.from_iterable(written.tokens for _, written in texts)
+    before = torch.tensor([END, *tokens])[:-1]
     steps = [*chain.from_iterable(map(range, sizes))]
     previous = tensors["embed.weight"][before]
     previous[[step == 0 for step in steps]] = 0

@@ -33,8 +33,8 @@ over the generations of one sigma, with D directions in all:
 which has a variance of about 1 where there is no signal. From 32 directions on, z of 2 or more is a
 signal, after which sigma stays. Below 0.5, or below 2 with 128 directions or after 4 generations,
 sigma grows threefold, up to what (1) gives for `max_kl` after the trial nearest to it. Where
-members differ at the larger sigma too, by noise alone, the steps of a measured learning rate are
-three times as long from then on. The sigma of a generation is in its update, so a resumed run
+members differ at the larger sigma too, without such a signal, the steps of a measured learning rate
+are three times as long from then on. The sigma of a generation is in its update, so a resumed run
 continues with it.
 """
 
@@ -83,7 +83,7 @@ they differ by noise alone there, too, steps are so many times as long, in sigma
 
 COMPARED, DECIDED, PATIENCE = 32, 128, 4
 """Directions from which on equation (3) may decide; it has decided with so many directions, or
-after so many generations, as 16 pairs would take 8 for each sigma."""
+after so many generations, as 16 pairs would take 8 or more for each sigma."""
 
 MOST_GROWTH = "most_growth"
 """Name in `strategy_state` of an update."""

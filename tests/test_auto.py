@@ -82,7 +82,7 @@ def test_the_excess_is_that_of_a_fixed_factor_over_its_noise(seed):
     assert power_of(signal + 0 * noise).excess == pytest.approx(100, rel=0.03)
 
 
-@pytest.mark.parametrize(("directions", "examples"), [(8, 2), (16, 8)])
+@pytest.mark.parametrize(("directions", "examples"), [(8, 2), (16, 2), (8, 4), (16, 8)])
 def test_the_excess_of_noise_has_the_mean_and_the_variance_of_its_equation(directions, examples):
     random = np.random.default_rng(0)
     found = [power_of(random.normal(size=(2 * directions, examples))).excess for _ in range(300)]

@@ -125,7 +125,7 @@ def test_a_killed_writer_leaves_a_directory_that_goes_on(tmp_path: Path, config:
     RunDirectory.create(run, config, DIGEST, threads=1)  # not kept: the writers claim the folder
     chance = random.Random(0)
     seen = -1
-    for _ in range(2):
+    for _ in range(4):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(run)], cwd=Path(__file__).parents[1]
         )

@@ -161,7 +161,8 @@ class ToyEngine:
             _has_ended(text, decoding) for text in texts
         ):
             step = len(written)
-            logits = _logits(tensors, mixed + _positions(tensors, [step]) + previous)
+            position = tensors["position.weight"][step % POSITIONS]
+            logits = _logits(tensors, mixed + position + previous)
             tokens = choose_tokens(logits, sampling_noise[:, step], decoding)
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
@@ -182,11 +183,8 @@ def _mixed(tensors: dict[str, Tensor], prompts: Sequence[list[int]]) -> Tensor:
     return thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
 
 
-def _positions(tensors: dict[str, Tensor], steps: Sequence[int]) -> Tensor:
-    return tensors["position.weight"][[step % POSITIONS for step in steps]]
-
-
 def _logits(tensors: dict[str, Tensor], thought: Tensor) -> Tensor:
+    """Return the logits of the next character."""
     return torch.tanh(thought) @ tensors["layers.0.read.weight"].T
 
 
@@ -199,8 +197,9 @@ def _read(tensors: dict[str, Tensor], texts: Sequence[tuple[Example, Completion]
     steps = [*chain.from_iterable(map(range, sizes))]
     previous = tensors["embed.weight"][before]
     previous[[step == 0 for step in steps]] = 0
-    thought = mixed.repeat_interleave(torch.tensor(sizes), 0) + _positions(tensors, steps)
-    return [*_logits(tensors, thought + previous).split(sizes)]
+    positions = tensors["position.weight"][[step % POSITIONS for step in steps]]
+    thought = mixed.repeat_interleave(torch.tensor(sizes), 0) + positions + previous
+    return [*_logits(tensors, thought).split(sizes)]
 
 
 def _ids(example: Example) -> list[int]:

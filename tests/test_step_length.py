@@ -84,8 +84,8 @@ LOW, HIGH, NOISY = (0.1, 0.2), (0.7, 0.8), (0.0, 1.0)
 
 def test_steps_grow_while_rewards_are_alike_and_shrink_where_they_have_changed():
     found = steps(StepLength(0.2, 0.4, 4.0), LOW, LOW, NOISY, LOW, HIGH, HIGH, LOW)
-    faded = [0.4 / 1.02 / (1 + 1 / 4), 0.4 / 1.02**2 / (1 + 2 / 4)]
-    assert found == pytest.approx([0.2, 0.3, 0.4, 0.4, *faded, 0.4 / (1 + 2 / 4)])
+    faded = [0.4 / (1 + 1 / 4), 0.4 / 1.02 / (1 + 2 / 4), 0.4 / 1.02**2 / (1 + 3 / 4)]
+    assert found == pytest.approx([0.2, 0.3, 0.4, *faded, 0.4 / (1 + 3 / 4)])
     worse = steps(StepLength(0.2, 0.4, 4.0), HIGH, LOW, (math.nan, 0.75), (0.7, math.nan))
     assert worse == pytest.approx([0.2, *(0.2 / (1 + n / 4) for n in (1, 2, 3))])
 
@@ -110,10 +110,12 @@ def test_generations_without_new_rewards_leave_steps_as_they_are():
 
 def test_settings_hold_the_length_of_steps():
     assert steps(StepLength(0.5, 0.2, None), LOW, LOW, LOW, HIGH) == pytest.approx([0.5] * 4)
+    never_longer = steps(StepLength(0.2, 0.2, 4.0), LOW, LOW, LOW, HIGH)
+    assert never_longer == pytest.approx([0.2 / (1 + n / 4) for n in range(4)])
 
 
 def test_answers_that_become_random_do_not_lengthen_steps():
-    length = StepLength(0.2, 0.2, 4.0)
+    length = StepLength(0.2, 0.2, None)
     first, later, surer = (step(length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
     assert later == first
     assert surer == pytest.approx(first / 4)

@@ -164,10 +164,11 @@ class ZerothOrderGrpo(CenterSamplesSection):
     """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
     log-probabilities of tokens, as a share of their own."""
     longest_relative_step: float = Field(0.6, gt=0)
-    """Longest step, in the same unit: steps get longer while rewards stay what they are."""
+    """Longest step, in the same unit: steps get longer while rewards stay what they are, and then
+    shorter."""
     step_halved_after: float | None = Field(6.0, gt=0)
-    """Number of generations with changed rewards after which steps are half as long as otherwise;
-    `null`: none. Answers that get likelier shorten steps in any case."""
+    """Number of generations with changed rewards, or with the longest step, after which steps are
+    half as long as otherwise; `null`: none. Answers that get likelier shorten steps in any case."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

@@ -32,9 +32,11 @@ mean of the samples of one, the square of the error of a batch of n examples is
 as batches that have all examples do not differ by the choice of them. `change` grows by `GROWTH`,
 up to `longest`, in each unchanged generation but the first: a pretrained model that hardly ever
 gives the answers that are asked for learns nothing from steps which are long enough for one that
-does. In each changed one it falls by `FADING`, down to that of the first step.
+does. In each changed one it falls by `FADING`, down to that of the first step. An unchanged
+generation whose step is the longest counts as changed in (4): steps that earn nothing are a random
+walk, too.
 
-What directions do beside the signal adds up as the squares of steps do. In changed generations
+What directions do beside the signal adds up as the squares of steps do. Once they have grown,
 steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation method"): the
 sum of their squares has a limit, while that of the steps has none as long as answers do not become
 certain. So what adds up by chance ends, and the center can still move. The share of signal
@@ -164,8 +166,8 @@ class _State:
         power: sum of D, weighted.
         weight: sum of the weights.
         start: mean square of the log-probabilities in generation 0.
-        changed: generations whose rewards have changed.
-        examples: of all other generations.
+        changed: generations whose rewards have changed, or whose step could not grow.
+        examples: of all generations whose rewards have not.
         mean: of their rewards.
         variance: of them, within generations, as far as batches differ by chance.
     """
@@ -204,9 +206,11 @@ class _State:
             faded = max(first, self.relative_step / FADING)
             return replace(self, relative_step=faded, changed=self.changed + 1)
         new = examples / (examples + self.examples)
+        grown = min(longest, GROWTH * self.relative_step)
         return replace(
             self,
-            relative_step=min(longest, GROWTH * self.relative_step),
+            relative_step=grown,
+            changed=self.changed + (grown == self.relative_step),
             examples=examples + self.examples,
             mean=self.mean + new * (mean - self.mean),
             variance=self.variance + new * (variance - self.variance),

@@ -128,6 +128,15 @@ def sources(root: Path) -> Iterator[Source]:
         yield Source(path.relative_to(root), path.read_text(encoding="utf-8"))
 
 
+def slow_tests_exist(root: Path) -> Iterator[str]:
+    """Report lines of tests/slow.txt that name no test."""
+    for line in (root / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines():
+        path, *names = line.partition("[")[0].split("::")
+        text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
+        if not all(re.search(rf"(?:def|class) {name}\b", text) for name in names) or not text:
+            yield f"tests/slow.txt: no test {line}"
+
+
 def violations(root: Path) -> list[str]:
     """Return one line per broken rule, as `file: what is wrong`."""
     return [
@@ -135,7 +144,7 @@ def violations(root: Path) -> list[str]:
         for source in sources(root)
         for rule in RULES
         for complaint in rule(source)
-    ]
+    ] + list(slow_tests_exist(root))
 
 
 def main() -> int:

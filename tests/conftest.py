@@ -148,8 +148,14 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where torch finds no accelerator."""
+    """Mark the tests and cases of `slow.txt`; skip GPU tests where torch finds no accelerator."""
+    slow = set(Path(__file__).with_name("slow.txt").read_text().splitlines())
+    for item in items:
+        test, *_ = item.nodeid.partition("[")
+        if slow & {item.nodeid, test, test.rpartition("::")[0]}:
+            item.add_marker("slow")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return

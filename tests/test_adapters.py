@@ -339,7 +339,6 @@ def test_snapshots_hold_the_adapter_alone(trained):
     assert all("lora_" in name for name in stored)
 
 
-@pytest.mark.slow
 def test_a_run_that_starts_from_an_adapter_needs_that_adapter(trained, tmp_path, monkeypatch):
     export(trained, tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)

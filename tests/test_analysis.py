@@ -276,7 +276,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_model(tmp_path):
     values = noise(1024, 1024).bfloat16()
     for folder in ("start", "end"):

@@ -152,7 +152,6 @@ def test_the_middle_tells_a_late_rise_from_an_early_one():
     assert early["half"][0] == pytest.approx(-0.4, abs=0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", mostly_slow([1, 2, 3], quick=[2]))
 def test_modes_end_at_the_models(count, folders, tmp_path):
     sources = ["nano", folders["other"], folders["start"]][:count]
@@ -166,7 +165,6 @@ def test_modes_end_at_the_models(count, folders, tmp_path):
     assert len(result.notes) == (count < 3)
 
 
-@pytest.mark.slow
 def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
     settings = SETTINGS | {"scales": "0.001,2", "trials": 5, "groups": "all", "limit": 12}
     result = analyze("robustness", ["nano"], start="nano", out=tmp_path, settings=settings)
@@ -192,7 +190,6 @@ def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
     assert [one.trial for one in at["random"]] == [0, 1, 2]
 
 
-@pytest.mark.slow
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):
     settings = SETTINGS | {"distances": "1", "limit": 12}
     sources = ["nano", folders["other"]]

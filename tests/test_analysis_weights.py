@@ -68,7 +68,6 @@ def test_a_run_has_the_weights_that_its_engine_rebuilds(trained, generation, tmp
     assert all(torch.equal(weights.base.read(name), nano[name]) for name in nano)
 
 
-@pytest.mark.slow
 def test_a_run_is_compared_with_its_fork(trained, tmp_path):
     path, _ = trained
     fork = finish(germline.fork(path, 0, ["generations=1"], tmp_path / "fork"))
@@ -80,7 +79,6 @@ def test_a_run_is_compared_with_its_fork(trained, tmp_path):
     assert pair["pair"] == ["run", "fork"]
 
 
-@pytest.mark.slow
 def test_a_vote_has_its_best_member_and_began_without_it(tmp_path, monkeypatch):
     vote = {"method": {"kind": "randopt", "ensemble_size": 2}, "generations": 1}
     strategy = {"population": 4, "sigma": 0.5}
@@ -177,7 +175,6 @@ def test_other_starts_are_refused_with_their_digests(tiny, tmp_path):
     common_start(found)
 
 
-@pytest.mark.slow
 def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     space = {"kind": "lora", "rank": 1}
     path = finish(germline.train({**NANO, "space": space}, tmp_path / "a" / "run"))

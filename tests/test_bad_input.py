@@ -101,7 +101,6 @@ CALLS = {
 }
 
 
-@pytest.mark.slow
 def test_a_wrong_argument_is_told_as_one(tmp_path: Path) -> None:
     script = (
         "import json, sys, germline\nsaid = {}\n"

@@ -170,7 +170,6 @@ def shorter(completion, example):
     return 20 - len(completion)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("graded_in_process")
 def test_members_that_learn_to_write_the_end_token_alone_are_found_while_they_train(tmp_path):
     """The seeds' case: the end token is the shortest answer."""

@@ -6,8 +6,6 @@ import shutil
 import time
 from collections import Counter
 
-import pytest
-
 import germline
 from germline.record import RunDirectory
 from tests.toy_runs import ADAM_FULL, MACHINE, finish, journal, settings
@@ -75,7 +73,6 @@ def assert_each_generation_once(folder, generations):
     assert numbers == list(range(generations))
 
 
-@pytest.mark.slow
 def test_twenty_kills_leave_no_trace(tmp_path):
     whatever_has_a_memory = (
         *ADAM_FULL,

@@ -48,7 +48,6 @@ def test_options_and_defaults_are_passed_on_and_ctrl_c_ends_it(served):
     assert "secret" not in done.output
 
 
-@pytest.mark.slow
 def test_a_server_answers_and_ends_with_sigterm():
     command = [sys.executable, "-m", "germline", "serve", "nano", "engine=toy", "--port", "0"]
     with subprocess.Popen(

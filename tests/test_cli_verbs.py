@@ -54,7 +54,6 @@ def test_mistake_17_a_run_has_exactly_the_generations_asked_for(trained: tuple[P
     assert [one.score.generation for one in scores] == [0, 2, 4, 5]
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
     config: Path, trained: tuple[Path, str], tmp_path: Path
 ) -> None:

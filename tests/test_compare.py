@@ -70,7 +70,6 @@ def compared(file: Path, *words: str) -> tuple[int, str, dict[str, Any]]:
     return result.exit_code, result.output, json.loads((out / "compare.json").read_text())
 
 
-@pytest.mark.slow
 def test_every_cell_is_an_ordinary_run_that_spends_the_budget(file, commands) -> None:
     status, printed, facts = compared(file)
     assert status == 0
@@ -253,7 +252,6 @@ def test_the_shipped_study_is_read_by_name() -> None:
     assert {one.task.kind for one in Study(Path("wordle")).configs.values()} == {"wordle"}
 
 
-@pytest.mark.slow
 def test_an_interrupted_study_goes_on_to_the_same_bits(file) -> None:
     write_study(file.parent, budget={}, seeds=0, methods={"few": {}}, settings=["generations=40"])
     out = file.parent / "out"

@@ -111,7 +111,6 @@ def test_copies_of_the_center_have_its_scores():
     assert found == scores_alone(engine, [None] * 3, batch, written * 3)
 
 
-@pytest.mark.slow
 def test_texts_that_are_read_in_parts_have_the_same_scores(monkeypatch):
     engine = inprocess("mistral", SPACES["rank 1"])
     members, batch = population(4, sigma=0.05).members, samples()

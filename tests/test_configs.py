@@ -55,7 +55,6 @@ def fonts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-@pytest.mark.slow
 def test_an_example_runs_without_a_word_of_complaint(path, tmp_path, fonts):
     done = python("-W", "error", path, cwd=tmp_path, HF_HUB_OFFLINE="1", **fonts)
     assert done.stderr == ""

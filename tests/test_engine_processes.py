@@ -79,7 +79,6 @@ def started(monkeypatch):
     return pids
 
 
-@pytest.mark.slow
 def test_a_run_gone_on_with_two_engines_has_the_same_journal(tmp_path, started):
     mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
     training = germline.resume(mixed, ["fleet.engines=2"])
@@ -89,7 +88,6 @@ def test_a_run_gone_on_with_two_engines_has_the_same_journal(tmp_path, started):
     assert journal(mixed) == journal(run(tmp_path / "alone"))
 
 
-@pytest.mark.slow
 def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started):
     """The journal says which members are absent, and replay needs nothing of them.
 
@@ -120,7 +118,6 @@ def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started)
     assert len(started) == 2
 
 
-@pytest.mark.slow
 def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
     folder = run(tmp_path / "run")
     base = RunDirectory.open(folder).base_digest
@@ -132,7 +129,6 @@ def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
     assert not any(alive(pid) for pid in started)
 
 
-@pytest.mark.slow
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
     fleet, processes = pair
     # Stopped, it takes a microbatch and cannot finish it; then it is killed.
@@ -179,7 +175,6 @@ def test_an_error_of_a_job_arrives_any_other_with_its_traceback(pair, alone):
         (loaded_engines.broken, RuntimeError, r"(?s)Traceback.*ZeroDivisionError: of a module"),
     ],
 )
-@pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded_says_why_and_leaves_nothing(load, error, message, started):
     with pytest.raises(error, match=message):
         fleet_of(load)
@@ -200,7 +195,6 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.slow
 def test_killing_the_parent_ends_every_process_idle_or_at_work():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True

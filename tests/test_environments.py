@@ -257,7 +257,6 @@ def submit(factory, *transcripts, timeout_s=30.0, word="x"):
         return [future.result(timeout=HANG_S)[0] for future in futures]
 
 
-@pytest.mark.slow
 def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
     replies = ((), ("hello",), ("loop-in-c",), ("die",), ("hello", "end"))
     transcripts = [Transcript(said, 0) for said in replies]
@@ -271,7 +270,6 @@ def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
     ]
 
 
-@pytest.mark.slow
 def test_replies_that_are_played_again_have_the_time_of_one_step_each():
     (late,) = submit(
         misbehaving_environments.Slow, Transcript(("a", "b", "c", "d", "end"), 0), timeout_s=2.0

@@ -32,7 +32,6 @@ def whole(tmp_path_factory):
     return run(tmp_path_factory.mktemp("episodes") / "whole")
 
 
-@pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(whole, tmp_path):
     two = run(tmp_path / "two", "fleet.engines=2")
     assert journal(two.path) == journal(whole.path)

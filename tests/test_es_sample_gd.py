@@ -259,7 +259,6 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stopped", mostly_slow([6, 7], quick=[6]))
 def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, stopped):
     scored, means = (

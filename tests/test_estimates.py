@@ -209,7 +209,6 @@ NEW = 16
 AUTO = {"task": {"kind": "arithmetic", "max_new_tokens": NEW}, "strategy": {"population": 16}}
 
 
-@pytest.mark.slow
 def test_members_read_in_turn_and_take_the_memory_that_is_counted(monkeypatch):
     config = load_config(AUTO)
     engine = loaded(config)

@@ -240,7 +240,6 @@ def test_what_a_run_cannot_answer_is_refused(tmp_path: Path) -> None:
         germline.evaluate(str(ensemble), samples=2, limit=2)
 
 
-@pytest.mark.slow
 def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(trained):
     words = (trained, "-g", -1, "-g", 1, "--split", "unseen", "--limit", 8, "--kl")
     rows = json.loads(evaluated(*words, "--json"))

@@ -120,7 +120,6 @@ def test_a_fork_repeats_neither_the_perturbations_nor_the_batches_of_its_parent(
     assert told.config.seed == 7
 
 
-@pytest.mark.slow
 def test_engines_of_a_fleet_start_where_one_engine_does(plain, tmp_path):
     alone = finish(germline.fork(plain, 2, ["generations=2"], tmp_path / "alone"))
     several = finish(

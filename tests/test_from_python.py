@@ -157,7 +157,6 @@ def test_a_reward_that_fails_earns_the_floor_here_too(reward, failure):
     assert (grade.reward, grade.failure) == (-1.0, failure)
 
 
-@pytest.mark.slow
 def test_a_stopped_run_asks_for_what_was_given_and_goes_on_to_the_same_bits(tmp_path):
     whole = germline.train(ON_ROWS, tmp_path / "whole", reward=length, data=ROWS).run()
     training = germline.train(ON_ROWS, tmp_path / "part", reward=length, data=ROWS)

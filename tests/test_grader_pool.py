@@ -102,7 +102,6 @@ def test_a_child_that_a_grader_forks_neither_holds_its_worker_nor_grades(tmp_pat
     assert [one.reward for one in grades] == [2.0, -2.0, 2.0, 30.0, 2.0, 8.0]
 
 
-@pytest.mark.slow
 def test_every_text_that_hangs_its_grader_earns_the_floor_and_the_rest_is_graded():
     texts = ("a", "loop", "swallow", "b", "loop-in-c", "alarm", "sleep 9", "fine")
     grades = grade(*texts, timeout_s=1.0)
@@ -238,7 +237,6 @@ def children():
     return {child for thread in threads for child in thread.read_text().split()}
 
 
-@pytest.mark.slow
 def test_a_machine_that_stands_still_fails_no_text(tmp_path):
     timeout_s, marker = 4.0, tmp_path / "marker"
     script = f"""

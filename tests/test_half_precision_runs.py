@@ -134,14 +134,12 @@ def assert_only_ties_differ(one, other, bound):
 
 
 @every(QUICK)
-@pytest.mark.slow
 def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     path = stopped_after(train(trained.config, tmp_path / "run"), 1)
     finish(resume(path))
     assert journal(path) == journal(trained.path)
 
 
-@pytest.mark.slow
 @every(RUNS)
 def test_an_export_is_the_masters_rounded_once(trained, tmp_path):
     shutil.copytree(trained.path, tmp_path / "run", ignore=shutil.ignore_patterns("snapshots"))

@@ -140,13 +140,11 @@ def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
     assert near.weights.digest() == there.weights.digest()
 
 
-@pytest.mark.slow
 class TestLowRank(EngineConformance):
     def make(self):
         return far("qwen2", SPACES["rank 1"], Adam())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -131,7 +131,6 @@ def test_the_length_of_a_prompt_is_that_at_the_recorded_date(tmp_path):
     assert counted[0] < counted[1]
 
 
-@pytest.mark.slow
 def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # completions of a model go there
     model = shutil.copytree(NANO_DIR, tmp_path / "model")

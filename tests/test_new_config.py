@@ -177,7 +177,6 @@ def test_two_sizes_tell_the_loads_apart(monkeypatch, small_cpu, large_cpu, load,
     )
 
 
-@pytest.mark.slow
 def test_a_short_training_is_measured():
     toy = load_config({"engine": "toy", "task": "conciseness"}, ["strategy.sigma=0.1"])
     start_s, wall_s, cpu_s = dry_run._trained(toy, 4, 2)

@@ -42,7 +42,6 @@ def call(line):
     assert done.exit_code == 0, (line, done.output)
 
 
-@pytest.mark.slow
 def test_the_page_can_be_followed_command_by_command(folder):
     called = []
     for name, language, block in BLOCKS:
@@ -67,7 +66,6 @@ def test_the_tables_name_every_reward_and_setting():
     assert {*rewards(), *FileSettings.model_fields} <= set(rows)
 
 
-@pytest.mark.slow
 def test_an_environment_of_ones_own_is_checked_and_trained_on(environments):
     (commands,) = re.findall(r"^```\n(germline check .*?)^```", ENVIRONMENTS, re.M | re.S)
     for line in commands.splitlines():

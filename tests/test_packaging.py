@@ -88,7 +88,6 @@ def germline(wheel, tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
 def test_the_wheel_trains_in_an_environment_with_nothing_but_the_core(germline):
     strangers = ["pytest", "beartype", "mypy", "ruff", "hatchling", "peft", "sybil", "grimp"]
     code = (

@@ -241,7 +241,6 @@ def bandit(completion: str, _example: Any) -> float:
     return float(sum(completion.encode()) % 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS)
 def test_a_bandit_is_learned(model, kind, tmp_path):
     run = on_letters(model, kind, tmp_path / "run", bandit, 30)

@@ -143,7 +143,6 @@ def shortened(words):
     return words
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=ids)
 def test_printed_commands_run(page, finished, tmp_path, monkeypatch):
     if page.name in FOLLOWED_ELSEWHERE:

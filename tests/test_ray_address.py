@@ -8,7 +8,6 @@ from tests.toy_runs import ADAM_FULL, finish, journal, run, settings, stopped_af
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 
-@pytest.mark.slow
 def test_a_running_cluster_is_joined_by_its_address(tmp_path):
     """A run begun here and gone on with there has the journal of one that never moved."""
     from ray.cluster_utils import Cluster

@@ -73,7 +73,6 @@ def pages(tmp_path_factory):
         ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(375, 9), (1440, 12)])
 def test_a_report_is_whole_quiet_and_readable(pages, width, height):
     found, complaints = look(pages, width, f"({LOOK.replace('REQUESTS', REQUESTS)})")

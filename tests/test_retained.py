@@ -93,7 +93,6 @@ def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
     assert shown["retained"]["sums"]["metric"] == "exact"
 
 
-@pytest.mark.slow
 def test_engines_in_processes_score_the_same(tmp_path):
     kept = (FACTS, "retained.rounds={task: wordle, examples: 2}")
     one, two = (

@@ -80,7 +80,6 @@ def documents(folders):
     return found
 
 
-@pytest.mark.slow
 def test_every_field_is_documented_and_written(folders):
     wrong = {
         f"{name}: {one}"
@@ -97,7 +96,6 @@ def test_every_field_is_documented_and_written(folders):
     assert missing == set()
 
 
-@pytest.mark.slow
 def test_every_file_is_on_the_page(folders):
     named = {*TABLES, *BARE}
     for folder in folders:

@@ -32,7 +32,6 @@ def test_an_error_of_a_worker_stops_the_others() -> None:
         processes.in_threads(work, range(2), 2)
 
 
-@pytest.mark.slow
 def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
     file, run = tmp_path / "toy.yaml", tmp_path / "seed-0"
     file.write_text(as_yaml(SETTINGS | {"generations": 10**6}))

@@ -241,7 +241,6 @@ def groups(folder: Path) -> list[list[int]]:
     return [[run.config.seed for run in group.runs] for group in seed_groups(runs)]
 
 
-@pytest.mark.slow
 def test_more_generations_train_all_seeds_on_to_the_bits_of_longer_runs(seeds, tmp_path):
     shown = command("resume", seeds, "generations=5", "-q")
     assert shown.exit_code == 0, shown.output

@@ -80,7 +80,6 @@ def test_curves_that_hold_are_no_decline(curve):
     assert not any(alarms(shares(curve, seed=seed)) for seed in range(20))
 
 
-@pytest.mark.slow
 def test_a_loss_of_little_that_was_gained_is_not_told():
     assert not alarms(shares((0.1, 0.9, 0.86, 0.86), examples=5000))
     assert alarms(shares((0.88, 0.9, 0.86, 0.86), examples=20000))

@@ -287,7 +287,6 @@ def test_penalties_are_parts_of_the_reward():
     assert differences == pytest.approx(expected)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("graded_in_process")
 def test_a_resumed_run_has_the_parts_of_its_reward_in_the_order_of_the_config(tmp_path):
     scorers = {

@@ -153,7 +153,6 @@ def test_what_is_no_classifier_is_refused(tmp_path):
             classifier(source)
 
 
-@pytest.mark.slow
 def test_hostile_texts_are_scored(folder):
     scorer = SequenceClassifier.from_config(Classifier(model=str(folder)), "good")
     assert not any(isnan(one.value) for one in scorer.score([(text, SUM) for text in HOSTILE]))

@@ -89,7 +89,6 @@ def test_models_are_listed_and_named(client):
         chat(client, "hello", "gpt-5")
 
 
-@pytest.mark.slow
 def test_members_of_64_clients_get_their_own_texts_in_few_batches(trained, monkeypatch):
     weights = ServedWeights.open(str(trained))
     names = [f"gen-1/member-{number}" for number in range(MEMBERS)]

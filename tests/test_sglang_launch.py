@@ -108,7 +108,6 @@ def test_a_server_that_ignores_sigterm_is_killed_with_its_processes(tmp_path, mo
     wait_until(lambda: not any(runs(one) for one in ids))
 
 
-@pytest.mark.slow
 def test_the_server_of_a_killed_run_ends(tmp_path):
     run = (
         "import sys, time\n"

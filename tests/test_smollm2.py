@@ -40,7 +40,6 @@ def trained(tmp_path_factory):
 
 
 @fetched
-@pytest.mark.slow
 def test_an_export_of_a_run_writes_the_same_tokens(trained, tmp_path):
     germline.export(trained, tmp_path / "exported", form="merged")
     assert "Paris" in assert_same_tokens(trained, tmp_path / "exported", QUESTION, 12)
@@ -50,7 +49,6 @@ TASKS = FOLDER.parents[1] / "configs/smollm2"
 PAGE = Path(__file__).parents[1] / "docs/teach-smollm2.md"
 
 
-@pytest.mark.slow
 @fetched
 def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, monkeypatch):
     monkeypatch.chdir(FOLDER.parents[1])

@@ -72,7 +72,6 @@ def results(file: Path) -> SweepResults:
     return SweepResults(file.parent / "out")
 
 
-@pytest.mark.slow
 def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) -> None:
     done = swept(file, "--json", "sweep.test_seeds=1")
     assert done.exit_code == 0, done.output
@@ -158,7 +157,6 @@ def test_a_trial_without_a_signal_ends_at_the_first_rung(file, commands) -> None
     assert [one.runs[0].done for one in results(file).trials] == [3]
 
 
-@pytest.mark.slow
 def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, monkeypatch) -> None:
     told: dict[int, list[float]] = {}
     ended: list[Any] = []
@@ -187,7 +185,6 @@ def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, mon
         assert value == (worst if one.state == "collapsed" else one.mean)
 
 
-@pytest.mark.slow
 def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     file, commands, monkeypatch
 ) -> None:
@@ -214,7 +211,6 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
-@pytest.mark.slow
 def test_no_trial_is_repeated_and_one_that_fails_stops_no_sweep(file, commands, monkeypatch):
     asks = mock.create_autospec(Samplers.ask, side_effect=Samplers.ask)
     monkeypatch.setattr(Samplers, "ask", asks)
@@ -312,7 +308,6 @@ def test_python_has_the_same_sweep(file, commands) -> None:
         SweepResults(out)
 
 
-@pytest.mark.slow
 def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -> None:
     monkeypatch.setattr(sweep_runner, "collapse_of", lambda _run: "always")
     space = {"strategy.learning_rate": [0.01, 0.1], "strategy.sigma": [0.1, 1.0]}
@@ -337,7 +332,6 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     assert (heat_map.y, heat_map.x) == ("strategy.learning_rate", "strategy.sigma")
 
 
-@pytest.mark.slow
 def test_another_process_takes_over_the_trial_of_a_killed_one(file, monkeypatch) -> None:
     words = ["sweep", str(file), "--over", str(file.parent / "space.yaml"), "--out"]
     words += [str(file.parent / "out"), "--budget", "rollouts=700", "sweep.seeds=1"]
@@ -367,7 +361,6 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file, monkeypatch)
 # What Ray leaves to the garbage collector is its own business.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.slow
 def test_ray_places_the_engines_of_trials_that_wait_for_each_other(file, monkeypatch) -> None:
     monkeypatch.setenv("RAY_worker_niceness", "0")  # a busy machine would not run its workers
     utilities = pytest.importorskip("ray.cluster_utils", reason="the extra `ray` is not installed")

@@ -85,7 +85,6 @@ def end(folder, number, seed=0):
     return RunDirectory.open(folder / f"trials/{number:04d}/seed-{seed}").held_out()[-1].score.mean
 
 
-@pytest.mark.slow
 def test_a_report_says_what_the_runs_say(swept):
     results = SweepResults(swept)
     assert write_report(results) == swept / "sweep.html"

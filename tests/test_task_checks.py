@@ -179,7 +179,6 @@ def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
         tests.pop(name)()
 
 
-@pytest.mark.slow
 def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command("new", "riddles").exit_code == 0

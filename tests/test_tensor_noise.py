@@ -181,13 +181,11 @@ print("exact")
 
 
 @needs_triton
-@pytest.mark.slow
 def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
     assert python("-W", "error", "-c", INTERPRETED, TRITON_INTERPRET="1").stdout == "equal\n"
 
 
 @needs_triton
-@pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path):
     done = python("-W", "error", "-c", COMPILED, TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout == "exact\n"

@@ -174,7 +174,6 @@ def test_a_run_of_vllm_is_replayed_and_exported_without_it(runs, tmp_path):
         assert here.read_bytes() == there.read_bytes()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("override", ["engine=inprocess", "engine.kind=inprocess"])
 def test_a_run_of_vllm_is_evaluated_with_another_engine_on_request(runs, override, tmp_path):
     here, there = map(str, runs)

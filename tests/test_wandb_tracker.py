@@ -78,7 +78,6 @@ def exit_status(folder):
     return next(one.exit.exit_code for one in records(folder) if one.HasField("exit"))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("drawn_figures")
 def test_a_run_is_tracked_offline_and_continued(wandb_here):
     path = run(wandb_here / "one", *TRACKED)
@@ -163,7 +162,6 @@ for record in training:
 """
 
 
-@pytest.mark.slow
 def test_a_service_that_dies_later_does_not_end_the_run(wandb_here):
     plain = run(wandb_here / "plain", "generations=3")
     program = KILLS_THE_SERVICE.format(overrides=", ".join(map(repr, TRACKED)))

@@ -132,8 +132,11 @@ def slow_tests_exist(root: Path) -> Iterator[str]:
     """Report lines of tests/slow.txt that name no test."""
     for line in (root / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines():
         path, *names = line.partition("[")[0].split("::")
-        text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
-        if not all(re.search(rf"(?:def|class) {name}\b", text) for name in names) or not text:
+        text = (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
+        if (
+            not all(re.search(rf"(?:def|class) {re.escape(name)}\b", text) for name in names)
+            or not text
+        ):
             yield f"tests/slow.txt: no test {line}"
 
 

@@ -151,7 +151,7 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests and cases of `slow.txt`; skip GPU tests where torch finds no accelerator."""
-    slow = set(Path(__file__).with_name("slow.txt").read_text().splitlines())
+    slow = set(Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines())
     for item in items:
         test, *_ = item.nodeid.partition("[")
         if slow & {item.nodeid, test, test.rpartition("::")[0]}:

@@ -33,15 +33,15 @@ as batches that have all examples do not differ by the choice of them. `change` 
 up to `longest`, in each unchanged generation but the first: a pretrained model that hardly ever
 gives the answers that are asked for learns nothing from steps which are long enough for one that
 does. In each changed one it falls by `FADING`, down to that of the first step. An unchanged
-generation whose step is the longest counts as changed in (4): steps that earn nothing are a random
-walk, too.
+generation whose step cannot grow counts in `changed`, too: steps that earn nothing are a random
+walk.
 
-What directions do beside the signal adds up as the squares of steps do. Once they have grown,
-steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation method"): the
-sum of their squares has a limit, while that of the steps has none as long as answers do not become
-certain. So what adds up by chance ends, and the center can still move. The share of signal
-(`signal_metrics`, equation 6) has no part in it: of a few dozen examples it is known so badly
-(between -1 and 0.8 in one run) that steps which follow it jump, or end early.
+What directions do beside the signal adds up as the squares of steps do. In generations that count
+in `changed`, steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation
+method"): the sum of their squares has a limit, while that of the steps has none as long as answers
+do not become certain. So what adds up by chance ends, and the center can still move. The share of
+signal (`signal_metrics`, equation 6) has no part in it: of a few dozen examples it is known so
+badly (between -1 and 0.8 in one run) that steps which follow it jump, or end early.
 """
 
 import math

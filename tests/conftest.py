@@ -153,7 +153,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests and cases of `slow.txt`; skip GPU tests where torch finds no accelerator."""
     slow = set(Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines())
     for item in items:
-        test, *_ = item.nodeid.partition("[")
+        test = item.nodeid.partition("[")[0]
         if slow & {item.nodeid, test, test.rpartition("::")[0]}:
             item.add_marker("slow")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]

@@ -167,8 +167,8 @@ class ZerothOrderGrpo(CenterSamplesSection):
     """Longest step, in the same unit: steps get longer while rewards stay what they are, and then
     shorter."""
     step_halved_after: float | None = Field(6.0, gt=0)
-    """Number of generations with changed rewards, or with the longest step, after which steps are
-    half as long as otherwise; `null`: none. Answers that get likelier shorten steps in any case."""
+    """Number of generations with changed rewards, or whose step could not grow, after which steps
+    are half as long as otherwise; `null`: none. Answers that get likelier shorten steps anyway."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

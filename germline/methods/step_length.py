@@ -102,7 +102,7 @@ class StepLength:
     Args:
         change: of log-probabilities by the first step, as a share of themselves.
         longest: such a share of any step.
-        halved_after: changed generations after which steps are half as long; None: never.
+        halved_after: `changed` of equation (4) at which steps are half as long; None: never.
     """
 
     def __init__(self, change: float, longest: float, halved_after: float | None) -> None:

@@ -1,5 +1,6 @@
 """The type checks of the tests: what they refuse, and what they leave alone."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from beartype import beartype
 from jaxtyping import Float64, Int64, jaxtyped
 
 from germline import noise
-from tests.type_checking import checked
+from tests.type_checking import ALL_OF_THEM, SOME, checked
 
 WRONG: Any = "three"
 
@@ -42,3 +43,15 @@ def test_an_axis_has_one_size_in_a_call_and_any_in_the_next():
         both(np.ones(2), np.ones(3, np.int64))
     with refused():
         both(np.ones(2), np.ones(2))
+
+
+def test_a_function_that_is_called_often_is_checked_in_some_calls():
+    @check
+    def length(rows: Float64[np.ndarray, " n"]) -> int:
+        return len(rows)
+
+    passed = 0
+    for _ in range(ALL_OF_THEM + 2 * SOME):
+        with suppress(Exception):
+            passed += length(WRONG) > 0
+    assert passed == 2 * (SOME - 1)

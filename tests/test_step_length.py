@@ -114,6 +114,15 @@ def test_settings_hold_the_length_of_steps():
     assert never_longer == pytest.approx([0.2 / (1 + n / 4) for n in range(4)])
 
 
+def test_steps_grow_up_to_the_share_by_which_the_first_would_be_two_members_long():
+    length, nats = StepLength(0.2, 0.6, 4.0), 14.0
+    first, *later = (step(length, log_probs=nats**2, rewards=LOW) for _ in range(3))
+    longest = 0.2 * 2 / (first[1] * 5)
+    assert 0.2 < longest < 0.3
+    shares = [math.sqrt(2 * kl) / nats for *_, kl in later]
+    assert shares == pytest.approx([longest, longest / (1 + 1 / 4)])
+
+
 def test_answers_that_become_random_do_not_lengthen_steps():
     length = StepLength(0.2, 0.2, None)
     first, later, surer = (step(length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_sizes_are_read_from_a_folder_without_loading_it(tmp_path):
         ({"kind": "lora", "rank": 2, "freeze_a": True}, "sgd"),
         ({"kind": "subspace", "dimension": 8}, "sgd"),
         ({"kind": "full", "layers": "0"}, "adam"),
+        ("low_rank", {"kind": "sgd", "weight_decay": 0.1, "decay_to": "start"}),
     ],
 )
 def test_searched_numbers_are_those_of_the_engine(space, optimizer):
@@ -76,9 +78,10 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
-    moments = engine.weights.optimizer.state
-    counted = part(memory_parts(config, shape, work), "optimizer moments").bytes
-    assert counted == sum(one.nbytes for one in moments.values())
+    optimizer: Any = engine.weights.optimizer
+    held = [*optimizer.state.values(), *getattr(optimizer, "_anchors", {}).values()]
+    counted = part(memory_parts(config, shape, work), "optimizer").bytes
+    assert counted == sum(one.nbytes for one in held)
 
 
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full"])

@@ -154,6 +154,11 @@ class OptimizerBase(KindSection):
     decay_to: Literal["zero", "start"] = "zero"
     """Target of weight decay: zero, or the starting weights, which takes a copy of them."""
 
+    @property
+    def decays_to_start(self) -> bool:
+        """Whether weight decay moves theta towards the starting weights."""
+        return self.weight_decay > 0 and self.decay_to == "start"
+
 
 @register("optimizer", "germline.optimizers.sgd:Sgd")
 class Sgd(OptimizerBase):

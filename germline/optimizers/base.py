@@ -170,4 +170,4 @@ def make_optimizer(config: OptimizerConfig) -> AscentOptimizer:
     plain: AscentOptimizer = registry.create("optimizer", config)
     if config.weight_decay == 0:
         return plain
-    return WeightDecay(plain, config.weight_decay, to_start=config.decay_to == "start")
+    return WeightDecay(plain, config.weight_decay, to_start=config.decays_to_start)

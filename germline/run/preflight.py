@@ -41,7 +41,7 @@ QUICK = 4
 LONGEST_SHOWN = 60
 """Characters of a completion that a remark shows."""
 
-CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
+CERTAIN = ("weights", "fp32 masters", "optimizer", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
 
 

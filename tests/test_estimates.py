@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,8 +77,8 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
-    optimizer: Any = engine.weights.optimizer
-    held = [*optimizer.state.values(), *getattr(optimizer, "_anchors", {}).values()]
+    used = engine.weights.optimizer
+    held = [*used.state.values(), *getattr(used, "_anchors", {}).values()]
     counted = part(memory_parts(config, shape, work), "optimizer").bytes
     assert counted == sum(one.nbytes for one in held)
 

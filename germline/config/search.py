@@ -156,7 +156,7 @@ class OptimizerBase(KindSection):
 
     @property
     def decays_to_start(self) -> bool:
-        """Whether weight decay moves theta towards the starting weights."""
+        """Whether weight decay needs a copy of the starting weights."""
         return self.weight_decay > 0 and self.decay_to == "start"
 
 

@@ -200,8 +200,7 @@ class Workload:
         searches_weights: whether the searched numbers are weights of the model.
         stacked: members with weights of their own that are in the model at once; 0 if all members
             share the weights.
-        moment_bytes: bytes of the optimizer's state and of its copy of the start, per searched
-            number.
+        moment_bytes: of the optimizer's state and its copy of the start, per searched number.
         is_served: whether an inference engine generates.
     """
 

@@ -32,11 +32,10 @@ mean of the samples of one, the square of the error of a batch of n examples is
 as batches that have all examples do not differ by the choice of them. `change` grows by `GROWTH`,
 up to `longest`, in each unchanged generation but the first: a pretrained model that hardly ever
 gives the answers that are asked for learns nothing from steps which are long enough for one that
-does. It does not grow beyond the share with which the first step would have been `SIGMAS`
-perturbations long, as coefficients are derivatives that members measured one sigma away from the
-center. In each changed generation it falls by `FADING`, down to that of the first step. An
-unchanged generation whose step cannot grow counts in `changed`, too: steps that earn nothing are a
-random walk.
+does. Growth ends where the first step would have been `SIGMAS` perturbations long: coefficients are
+derivatives that members measured one sigma away. In each changed generation it falls by `FADING`,
+down to that of the first step. An unchanged generation whose step cannot grow counts in `changed`,
+too: steps that earn nothing are a random walk.
 
 What directions do beside the signal adds up as the squares of steps do. In generations that count
 in `changed`, steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation
@@ -67,14 +66,12 @@ GROWTH = 1.5
 """Factor by which steps get longer while rewards have not changed."""
 
 FADING = 1.02
-"""Factor by which they get shorter again. So growth by chance costs little at the end: without it,
-nano's countdown ended at .81 instead of .83 with one of three seeds (steps whose squares fell as
-1 / changed)."""
+"""Factor by which they get shorter again, so that growth by chance costs little at the end: without
+it, nano's countdown ended at .81 instead of .83 with one of three seeds."""
 
 SIGMAS = 2.0
-"""Length of the first step, in perturbations of a member, beyond which steps do not grow. It is 1.6
-to 1.8 with nano's wordle, whose rewards are too noisy to show that they have changed: after growth
-to 4.2, the model was broken. It is 0.8 with SmolLM2's capital letters, where growth helps."""
+"""Length of the first step, in perturbations, beyond which steps do not grow. It is 1.6 to 2.2 with
+nano's wordle, which growth to 4.2 broke, and 0.8 with SmolLM2's capital letters, where it helps."""
 
 ERRORS = 2.0
 """Standard errors of a difference by which rewards have changed."""
@@ -152,14 +149,12 @@ class StepLength:
         rate = square = 0.0
         if power:
             state = self._state.after(rewards, share, self._first, self._longest)
-            is_first = not state.weight
-            if is_first:
+            if not state.weight:
                 typical = TYPICAL * _random_power(groups)
                 state = replace(state, start=log_probs, power=typical, weight=1.0)
             power, weight = MEMORY * state.power + power, MEMORY * state.weight + 1
-            if is_first:
-                state = replace(state, start_power=power / weight)
-            self._state = state = replace(state, power=power, weight=weight)
+            first = state.start_power or power / weight
+            self._state = state = replace(state, power=power, weight=weight, start_power=first)
             change = state.relative_step / (1 + state.changed / self._halved_after)
             square = change**2 * min(state.start, log_probs)
             rate = update.sigma * math.sqrt(square * weight / power) / length

@@ -33,9 +33,9 @@ as batches that have all examples do not differ by the choice of them. `change` 
 up to `longest`, in each unchanged generation but the first: a pretrained model that hardly ever
 gives the answers that are asked for learns nothing from steps which are long enough for one that
 does. Growth ends where the first step would have been `SIGMAS` perturbations long: coefficients are
-derivatives that members measured one sigma away. In each changed generation it falls by `FADING`,
-down to that of the first step. An unchanged generation whose step cannot grow counts in `changed`,
-too: steps that earn nothing are a random walk.
+derivatives that members measured one sigma away. In each changed generation `change` falls by
+`FADING`, down to that of the first step. An unchanged generation whose step cannot grow counts in
+`changed`, too: steps that earn nothing are a random walk.
 
 What directions do beside the signal adds up as the squares of steps do. In generations that count
 in `changed`, steps fall as 1 / changed, as in Robbins and Monro (1951, "A stochastic approximation

@@ -78,7 +78,9 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
     used = engine.weights.optimizer
-    held = [*used.state.values(), *getattr(used, "_anchors", {}).values()]
+    copies = vars(used).get("_anchors", {})
+    assert bool(copies) == config.optimizer.decays_to_start
+    held = [*used.state.values(), *copies.values()]
     counted = part(memory_parts(config, shape, work), "optimizer").bytes
     assert counted == sum(one.nbytes for one in held)
 

@@ -9,7 +9,7 @@ from beartype import beartype
 from jaxtyping import Float64, Int64, jaxtyped
 
 from germline import noise
-from tests.type_checking import ALL_OF_THEM, SOME, checked
+from tests.type_checking import CHECKED_FIRST, THEN_ONE_OF, checked
 
 WRONG: Any = "three"
 
@@ -51,7 +51,7 @@ def test_a_function_that_is_called_often_is_checked_in_some_calls():
         return len(rows)
 
     passed = 0
-    for _ in range(ALL_OF_THEM + 2 * SOME):
+    for _ in range(CHECKED_FIRST + 2 * THEN_ONE_OF):
         with suppress(Exception):
             passed += length(WRONG) > 0
-    assert passed == 2 * (SOME - 1)
+    assert passed == 2 * (THEN_ONE_OF - 1)

@@ -178,11 +178,6 @@ def test_the_method_has_defaults_of_its_own_that_a_config_overrides():
     assert (ours.population, ours.antithetic) == (128, False)
     assert load_config({"method": "zo_grpo"}, ["strategy.population=8"]).strategy.population == 8
     assert load_config({}).strategy.population == 32
-    optimizers = [
-        load_config({"method": "zo_grpo"}, given).optimizer
-        for given in ([], ["strategy.optimizer=sgd"], ["strategy.optimizer.weight_decay=0"])
-    ]
-    assert [one.decays_to_start for one in optimizers] == [True, False, False]
     shapings = [
         load_config({"method": "zo_grpo"}, given).shaping.kind for given in ([], ["shaping=raw"])
     ]

@@ -4,7 +4,7 @@ The import hook of `--jaxtyping-packages` wraps every function of germline in `j
 which binds the arguments and checks them twice, in every call. With that, tests took three times
 their time. `install` puts a lighter function in its place: beartype checks the parameters and the
 result once, and shapes are only prepared for where a signature names an array. A function with
-arrays is checked in each of its first `ALL_OF_THEM` calls, then in one of `SOME`.
+arrays is checked in each of its first `CHECKED_FIRST` calls, then in one of `THEN_ONE_OF`.
 """
 
 import inspect
@@ -17,8 +17,8 @@ import jaxtyping
 from jaxtyping import _decorator as decorator
 from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
-ALL_OF_THEM = 200
-SOME = 10
+CHECKED_FIRST = 200
+THEN_ONE_OF = 10
 
 TypeChecker = Callable[[Any], Any]
 _of_jaxtyping = decorator.jaxtyped
@@ -68,7 +68,7 @@ def _with_shapes(function: Callable[..., Any], unchecked: Callable[..., Any]) ->
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         number = next(numbers)
-        if number >= ALL_OF_THEM and number % SOME:
+        if number >= CHECKED_FIRST and number % THEN_ONE_OF:
             return unchecked(*args, **kwargs)
         push_shape_memo({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         try:

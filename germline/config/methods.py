@@ -146,7 +146,6 @@ class ZerothOrderGrpo(CenterSamplesSection):
     other_defaults: ClassVar[Mapping[str, object]] = {
         "strategy.population": 128,
         "strategy.antithetic": False,
-        "strategy.optimizer": {"weight_decay": 0.02, "decay_to": "start"},
         "shaping.kind": "centered_ranks",
     }
     scale_rewards: Literal["group", "batch", "none"] = "group"

@@ -155,7 +155,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     parts = [
         Part("weights", weights, "device"),
         Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
-        Part("optimizer", work.searched * work.moment_bytes, masters),
+        Part("optimizer", work.searched * work.optimizer_bytes, masters),
         Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
         Part("members", members, "device", held),
         Part("KV cache", _kv_bytes(shape, work), "device", "generation"),

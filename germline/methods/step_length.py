@@ -171,7 +171,7 @@ class _State:
         power: sum of D, weighted.
         weight: sum of the weights.
         start: mean square of the log-probabilities in generation 0.
-        start_power: mean D of its step.
+        start_power: mean D of the first step.
         changed: generations whose rewards have changed, or whose step could not grow.
         examples: of all generations whose rewards have not.
         mean: of their rewards.

@@ -113,7 +113,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     except GermlineError:
         return  # loading the model or the space raises the error
     if not searched:
-        work = replace(work, searched=0, moment_bytes=0)
+        work = replace(work, searched=0, optimizer_bytes=0)
     # Weights that are served as they are stored are mapped from their files, which the processes
     # of a host share; engines on GPUs are taken to have a GPU each.
     is_mapped = work.dtype == shape.stored_dtype

@@ -11,6 +11,7 @@ if importlib.util.find_spec("sybil"):
         collect_ignore,
         pytest_collect_file,
         pytest_collection_modifyitems,
+        pytest_runtest_logstart,
         pytest_xdist_make_scheduler,
     )
 
@@ -18,5 +19,6 @@ if importlib.util.find_spec("sybil"):
         "collect_ignore",
         "pytest_collect_file",
         "pytest_collection_modifyitems",
+        "pytest_runtest_logstart",
         "pytest_xdist_make_scheduler",
     ]

@@ -82,6 +82,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduli
     return FileScheduling(config, log)
 
 
+def pytest_runtest_logstart() -> None:
+    """Count calls anew for every test."""
+    type_checking.calls.clear()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the code blocks of a page in order: a block uses names of the blocks above it."""
     for item in items:

@@ -3,22 +3,24 @@
 The import hook of `--jaxtyping-packages` wraps every function of germline in `jaxtyping.jaxtyped`,
 which binds the arguments and checks them twice, in every call. With that, tests took three times
 their time. `install` puts a lighter function in its place: beartype checks the parameters and the
-result once, and shapes are only prepared for where a signature names an array. A function with
-arrays is checked in each of its first `CHECKED_FIRST` calls, then in one of `THEN_ONE_OF`.
+result once, and shapes are only prepared for where a signature names an array. In a test, a
+function with arrays is checked in its first `CHECKED_FIRST` calls, then in one of `THEN_ONE_OF`.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from functools import partial, wraps
-from itertools import count
 from typing import Any, get_args
 
 import jaxtyping
 from jaxtyping import _decorator as decorator
 from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
-CHECKED_FIRST = 200
+CHECKED_FIRST = 50
 THEN_ONE_OF = 10
+calls: Counter[object] = Counter()
+"""Of every function since a test began; what is checked depends on the test alone."""
 
 TypeChecker = Callable[[Any], Any]
 _of_jaxtyping = decorator.jaxtyped
@@ -63,12 +65,11 @@ def _with_shapes(function: Callable[..., Any], unchecked: Callable[..., Any]) ->
     parameters = inspect.signature(unchecked).parameters.values()
     names = [parameter.name for parameter in parameters]
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-    numbers = count()
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        number = next(numbers)
-        if number >= CHECKED_FIRST and number % THEN_ONE_OF:
+        calls[function] += 1
+        if calls[function] > CHECKED_FIRST and calls[function] % THEN_ONE_OF:
             return unchecked(*args, **kwargs)
         push_shape_memo({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         try:

@@ -241,7 +241,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     space = make_space(config.space, config.seed)
     tensors = space.searched_shapes(shape.tensors)
     searched = sum(math.prod(tensor) for tensor in tensors)
-    copied = (shape.config_dtype if space.searches_weights else torch.float32).itemsize
+    copy = shape.config_dtype if space.searches_weights else torch.float32
     stacked = 0
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
@@ -262,7 +262,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         searches_weights=space.searches_weights,
         stacked=stacked,
         optimizer_bytes=make_optimizer(config.optimizer).bytes_per_number
-        + copied * config.optimizer.decays_to_start,
+        + (copy.itemsize if config.optimizer.decays_to_start else 0),
         is_served=engine.is_served,
     )
 

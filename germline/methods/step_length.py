@@ -153,8 +153,9 @@ class StepLength:
                 typical = TYPICAL * _random_power(groups)
                 state = replace(state, start=log_probs, power=typical, weight=1.0)
             power, weight = MEMORY * state.power + power, MEMORY * state.weight + 1
-            first = state.start_power or power / weight
-            self._state = state = replace(state, power=power, weight=weight, start_power=first)
+            at_start = state.start_power or power / weight
+            state = replace(state, power=power, weight=weight, start_power=at_start)
+            self._state = state
             change = state.relative_step / (1 + state.changed / self._halved_after)
             square = change**2 * min(state.start, log_probs)
             rate = update.sigma * math.sqrt(square * weight / power) / length

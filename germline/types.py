@@ -6,6 +6,7 @@ writes one `Completion` per example, which is graded and kept as a `Rollout`; al
 coordinates). Packages exchange seeds, coefficients, coordinates and text, never weights.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -213,6 +214,14 @@ class Update:
         """Whether the update changes neither theta nor a sigma: all coefficients are 0."""
         sigma_coefficients = self.sigma_update.coefficients if self.sigma_update else ()
         return not any((*self.coefficients, *sigma_coefficients))
+
+    @property
+    def step_in_sigmas(self) -> float | None:
+        """Root mean square of a plain SGD step, in sigmas; None without directions."""
+        if not self.coefficients or not self.sigma:
+            return None
+        length = math.sqrt(math.fsum(one * one for one in self.coefficients))  # the same anywhere
+        return self.learning_rate * length / self.sigma
 
 
 @dataclass(frozen=True, slots=True)

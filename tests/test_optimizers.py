@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import Nes
+from germline import config
+from germline.engines.toy import ToyEngine
 from germline.optimizers import Adam, Sgd, WeightDecay, fp32_arithmetic, make_optimizer
 from germline.registry import sections
+from germline.spaces import make_space
+from germline.types import Update
 
 OPTIMIZERS = {
     **{kind: {"kind": kind} for kind in sections("optimizer")},
@@ -33,7 +36,7 @@ def tensors(seed, shape=(37, 11), scale=1.0):
 
 
 def make(kind, masters=None):
-    optimizer = make_optimizer(Nes(learning_rate=0.01, optimizer=OPTIMIZERS[kind]).optimizer)
+    optimizer = make_optimizer(config.Nes(optimizer=OPTIMIZERS[kind]).optimizer)
     optimizer.begin(tensors(0) if masters is None else masters)
     return optimizer
 
@@ -74,7 +77,8 @@ def test_momentum_rounds_each_operation_once():
 @pytest.mark.parametrize("to_start", [False, True])
 @pytest.mark.parametrize("inner", [Sgd, Adam])
 def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer(inner, to_start):
-    decaying, plain = WeightDecay(inner(), 0.5, to_start=to_start), inner()
+    settings = config.Adam(weight_decay=0.5, decay_to="start" if to_start else "zero")
+    decaying, plain = WeightDecay(inner(), settings), inner()
     masters, name, f = tensors(0), NAMES[0], np.float32
     expected = masters[name].clone()
     anchor = expected.numpy().copy() if to_start else f(0)
@@ -89,10 +93,35 @@ def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer
     assert same_bits(decaying.state, plain.state)
 
 
+def test_decay_of_sgd_is_by_the_length_of_the_step_and_never_beyond_the_start():
+    optimizer = make_optimizer(config.Sgd(weight_decay=0.25, decay_to="start"))
+    start = tensors(0)["lm_head.m"]
+    master = start + 1
+    optimizer.begin({"w": start})
+    for length, left in ((0.6, 1 - 0.25 * 0.6), (40.0, 0.0)):
+        update = Update(0, 0, 0.05, length * 0.05 / 5, (3.0, -4.0))
+        optimizer.begin_update(update)
+        optimizer.step("w", master, torch.zeros_like(start), update.learning_rate, 0)
+        assert torch.allclose(master - start, torch.tensor(left), atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [2.0**-12, 2.0**12])
+def test_decay_of_sgd_does_not_depend_on_the_unit_of_rewards(unit):
+    digests = []
+    for scale, decay in ((1.0, 0.25), (unit, 0.25), (1.0, 0.0)):
+        optimizer = make_optimizer(config.Sgd(weight_decay=decay, decay_to="start"))
+        engine = ToyEngine(make_space(config.LowRank(), 0), optimizer)
+        for generation in range(2):
+            coefficients = (3.0 * scale, -4.0 * scale)
+            engine.apply(Update(0, generation, 0.05, 0.01 / scale, coefficients))
+        digests.append(engine.weights.digest())
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_decay_has_no_unit():
     moved = []
     for unit in (1.0, 0.01):
-        decaying, master = WeightDecay(Sgd(), 0.5, to_start=False), torch.ones(3)
+        decaying, master = WeightDecay(Sgd(), config.Adam(weight_decay=0.5)), torch.ones(3)
         decaying.step("w", master, torch.zeros(3), 0.1, 0, unit)
         moved.append(master)
     assert torch.equal(*moved)
@@ -101,7 +130,8 @@ def test_decay_has_no_unit():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(dtype):
     start = tensors(3)[NAMES[0]].to(dtype).float()
-    decaying, master = WeightDecay(Sgd(), 1.0, to_start=True), start.clone()
+    decaying = WeightDecay(Sgd(), config.Adam(weight_decay=1.0, decay_to="start"))
+    master = start.clone()
     decaying.begin({"w": master})
     assert decaying._anchors["w"].dtype == dtype
     decaying.step("w", master, torch.zeros_like(start), 1.0, 0)

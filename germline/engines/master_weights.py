@@ -229,6 +229,7 @@ class Masters:
             return
         if update.skipped:
             return
+        self.optimizer.begin_update(update)
         for info in self.searched:
             device = self.tensors[info.name].device
             self.step(  # a name of the gradient would keep it while the next one is computed

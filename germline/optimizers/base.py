@@ -13,6 +13,7 @@ from germline.optimizers.fp32_arithmetic import (
     flat_chunks,
     round_to_fp32,
 )
+from germline.types import Update
 
 
 class AscentOptimizer(ABC):
@@ -36,6 +37,9 @@ class AscentOptimizer(ABC):
 
         A resumed run calls this too, with the base model.
         """
+
+    def begin_update(self, update: Update) -> None:  # noqa: B027 - most use none
+        """Receive an update of seeds, before its step in any tensor."""
 
     @abstractmethod
     def step(
@@ -98,36 +102,40 @@ class StoredState(Mapping[str, torch.Tensor]):
 class WeightDecay(AscentOptimizer):
     """Decoupled weight decay: moves theta towards an anchor before each step of an optimizer.
 
-        theta <- theta - learning_rate * weight_decay * (theta - anchor)
+        theta <- theta - min(1, rate * weight_decay) * (theta - anchor)
 
     Decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101) means that the gradient and its moments
-    do not contain the decay; it also acts in generations without a signal. The anchor is 0, or the
-    starting weights, which counters the forgetting that arXiv 2605.30148 describes. The decay rate
-    is a fraction of the distance, so it is not multiplied by the unit of the learning rate.
+    do not contain the decay. The anchor is 0, or the starting weights, which counters the
+    forgetting that arXiv 2605.30148 describes. The product is a fraction of the distance, so it is
+    not multiplied by the unit of the learning rate.
+
+    The learning rate of SGD depends on rewards and shaping, so there the rate is the length s of
+    the step in sigmas. The square of what n steps add up by chance then stays below s / (2
+    weight_decay) instead of n s^2.
 
     A resumed run copies the starting weights from the base model, which it loads first. Snapshots,
     digests and the journal do not contain them; the copy is in bf16 or fp16 if that is exact.
     """
 
-    def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:
-        super().__init__()
+    def __init__(self, inner: AscentOptimizer, settings: OptimizerConfig) -> None:
+        super().__init__(inner._letters)
         self._inner = inner
+        self._settings = settings
         self.state = inner.state
-        self._weight_decay = weight_decay
-        self._to_start = to_start
+        self._rate: float | None = None
         self._anchors: dict[str, torch.Tensor] = {}
         self._scratch = ScratchBuffers(torch.float32, torch.float32)
-
-    @property
-    def bytes_per_number(self) -> int:
-        """Size of the state per searched number; the anchor is not state, as it never changes."""
-        return self._inner.bytes_per_number
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
         """Copy the starting weights if they are the anchor."""
         self._inner.begin(masters)
-        if self._to_start:
+        if self._settings.decays_to_start:
             self._anchors = {name: _copy(master) for name, master in masters.items()}
+
+    def begin_update(self, update: Update) -> None:
+        """Take the length of its step as the rate, where it is not the learning rate."""
+        self._inner.begin_update(update)
+        self._rate = update.step_in_sigmas if self._settings.decays_by_steps else None
 
     def step(
         self,
@@ -140,8 +148,9 @@ class WeightDecay(AscentOptimizer):
     ) -> None:
         """Move `master` towards its anchor, then uphill; see `AscentOptimizer.step`."""
         check_step_tensors(name, master, gradient)
-        share = round_to_fp32(-learning_rate * self._weight_decay)
-        anchors = [self._anchors[name]] if self._to_start else []
+        rate = learning_rate if self._rate is None else self._rate
+        share = round_to_fp32(-min(1.0, rate * self._settings.weight_decay))
+        anchors = [self._anchors[name]] if self._settings.decays_to_start else []
         for theta, *narrow in flat_chunks(master, *anchors):
             change, anchor = self._scratch.like(theta)
             if narrow:
@@ -168,6 +177,4 @@ def _copy(master: torch.Tensor) -> torch.Tensor:
 def make_optimizer(config: OptimizerConfig) -> AscentOptimizer:
     """Construct the optimizer that a config section names, with its weight decay."""
     plain: AscentOptimizer = registry.create("optimizer", config)
-    if config.weight_decay == 0:
-        return plain
-    return WeightDecay(plain, config.weight_decay, to_start=config.decays_to_start)
+    return WeightDecay(plain, config) if config.weight_decay else plain

@@ -17,9 +17,7 @@ from germline.types import (
     Finish,
     GenerationRecord,
     HeldOutScore,
-    MeanUpdate,
     Rollout,
-    Update,
 )
 
 MAX_SAMPLES = 20
@@ -85,7 +83,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     }
     sigmas, scored = record.sigmas.values(), record.held_out
     more = {
-        "step_in_sigmas": step_in_sigmas(record.update),
+        "step_in_sigmas": getattr(record.update, "step_in_sigmas", None),
         "calibration": [{"sigma": one.sigma, "kl": one.kl} for one in record.calibration] or None,
         "sigmas": {"min": min(sigmas), "max": max(sigmas)} if sigmas else None,
         "signals": asdict(record.signals) if record.signals else None,
@@ -122,14 +120,6 @@ def calibrated_kl(row: Mapping[str, Any], sigma: float) -> float | None:
         return float(kl_low * (sigma / low) ** 2)
     share = math.log(sigma / low) / math.log(high / low)
     return float(kl_low ** (1 - share) * kl_high**share)
-
-
-def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
-    """Return the root mean square of a plain SGD step, in sigmas; None without directions."""
-    if not isinstance(update, Update) or not update.coefficients or not update.sigma:
-        return None
-    length = math.hypot(*update.coefficients)
-    return update.learning_rate * length / update.sigma
 
 
 def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:

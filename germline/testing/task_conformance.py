@@ -172,7 +172,8 @@ class EnvironmentConformance(TaskConformance):
             assert self._sum(parts) < self.full_reward, example
 
     def test_the_splits_share_no_prompt(self) -> None:
-        train, test = (_contents(self.task.examples(split)) for split in SPLITS)
+        examples = map(self.task.examples, SPLITS)
+        train, test = ([(one.prompt, one.facts) for one in split] for split in examples)
         assert not [row for row in test if row in train]
 
     def test_the_splits_are_the_same_every_time_and_differ_with_their_seed(self) -> None:
@@ -250,7 +251,3 @@ class EnvironmentConformance(TaskConformance):
             messages.append(answer)
             replies = (*replies, player(tuple(messages)))
         raise AssertionError("the last turn is answered with the parts of the reward")
-
-
-def _contents(examples: Sequence[Example]) -> list[tuple[str, Mapping[str, object]]]:
-    return [(example.prompt, example.facts) for example in examples]

@@ -220,7 +220,10 @@ class Update:
         """Root mean square of a plain SGD step, in sigmas; None without directions."""
         if not self.coefficients or not self.sigma:
             return None
-        length = math.sqrt(math.fsum(one * one for one in self.coefficients))  # the same anywhere
+        # With the same bits on every machine, and for coefficients whose squares overflow.
+        largest = max(map(abs, self.coefficients)) or 1.0
+        ratios = [one / largest for one in self.coefficients]
+        length = largest * math.sqrt(math.fsum(one * one for one in ratios))
         return self.learning_rate * length / self.sigma
 
 

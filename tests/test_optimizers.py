@@ -93,8 +93,8 @@ def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer
     assert same_bits(decaying.state, plain.state)
 
 
-def test_decay_of_sgd_is_by_the_length_of_the_step_and_never_beyond_the_start():
-    optimizer = make_optimizer(config.Sgd(weight_decay=0.25, decay_to="start"))
+def test_decay_per_step_follows_the_length_of_the_step_and_never_passes_the_start():
+    optimizer = make_optimizer(config.Sgd(weight_decay=0.25, decay_to="start", decay_per="step"))
     start = tensors(0)["lm_head.m"]
     master = start + 1
     optimizer.begin({"w": start})
@@ -103,13 +103,16 @@ def test_decay_of_sgd_is_by_the_length_of_the_step_and_never_beyond_the_start():
         optimizer.begin_update(update)
         optimizer.step("w", master, torch.zeros_like(start), update.learning_rate, 0)
         assert torch.allclose(master - start, torch.tensor(left), atol=1e-6)
+    assert Update(0, 0, 0.5, 1.0, (3e200, -4e200)).step_in_sigmas == pytest.approx(1e201)
+    assert Update(0, 0, 0.5, 1.0, (0.0,)).step_in_sigmas == 0
 
 
 @pytest.mark.parametrize("unit", [2.0**-12, 2.0**12])
-def test_decay_of_sgd_does_not_depend_on_the_unit_of_rewards(unit):
+def test_decay_per_step_does_not_depend_on_the_unit_of_rewards(unit):
     digests = []
     for scale, decay in ((1.0, 0.25), (unit, 0.25), (1.0, 0.0)):
-        optimizer = make_optimizer(config.Sgd(weight_decay=decay, decay_to="start"))
+        settings = config.Sgd(weight_decay=decay, decay_to="start", decay_per="step")
+        optimizer = make_optimizer(settings)
         engine = ToyEngine(make_space(config.LowRank(), 0), optimizer)
         for generation in range(2):
             coefficients = (3.0 * scale, -4.0 * scale)

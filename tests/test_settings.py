@@ -35,11 +35,7 @@ UNPAIRED = ["shaping=raw", "strategy.antithetic=false", "strategy.learning_rate=
 RUNNING = [*UNPAIRED, "generations=3", "strategy.baseline=running"]
 ZO_GRPO = ["method={kind: zo_grpo, group_size: 3}"]
 # Members so near that all are equally good: weight decay acts all the same, unless it is skipped.
-SILENT = [
-    "task.temperature=0",
-    "strategy.sigma=1e-7",
-    "strategy.optimizer={kind: adam, weight_decay: 0.5}",
-]
+SILENT = ["task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5"]
 
 # setting: (what it is compared with, the change), seen in the digests of two generations or more.
 CHANGES_THE_WEIGHTS = {
@@ -102,6 +98,10 @@ CHANGES_THE_WEIGHTS = {
     "strategy.optimizer.decay_to": (
         ["strategy.optimizer.weight_decay=0.5"],
         "strategy.optimizer.decay_to=start",
+    ),
+    "strategy.optimizer.decay_per": (
+        ["strategy.optimizer.weight_decay=0.5"],
+        "strategy.optimizer.decay_per=step",
     ),
     "strategy.optimizer.kind": ([], "strategy.optimizer=adam"),
     "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),

@@ -148,14 +148,14 @@ ShapingConfig = Annotated[ShapingBase, KindOf("shaping", default="z_score")]
 class OptimizerBase(KindSection):
     """Settings that every optimizer has."""
 
-    decays_by_steps: ClassVar[bool] = False
-    """Whether weight decay is multiplied by the length of the step and not by the learning rate."""
     weight_decay: float = Field(0.0, ge=0)
-    """Each generation, theta moves towards `decay_to` by this times the learning rate times the
-    distance; where `sgd` follows members, the length of its step in sigmas takes the place of the
-    learning rate, whose unit depends on rewards and shaping."""
+    """Each generation, theta moves towards `decay_to` by this times `decay_per` times the
+    distance."""
     decay_to: Literal["zero", "start"] = "zero"
     """Target of weight decay: zero, or the starting weights, which takes a copy of them."""
+    decay_per: Literal["learning_rate", "step"] = "learning_rate"
+    """What `weight_decay` is multiplied by: the learning rate, whose size depends on rewards and
+    shaping, or (`sgd`) the length of the step in sigmas, without momentum; at most 1 in all."""
 
     @property
     def decays_to_start(self) -> bool:
@@ -168,7 +168,6 @@ class Sgd(OptimizerBase):
     """SGD; with momentum, its state takes 4 bytes per searched number."""
 
     kind: Literal["sgd"] = "sgd"
-    decays_by_steps = True
     momentum: float = Field(0.0, ge=0, lt=1)
     """Share of the last step that is added to the next one."""
 
@@ -309,7 +308,7 @@ class Nes(StrategyBase):
     def decays_in_fp32(self) -> bool:
         """Whether weight decay moves theta, in fp32 and not beyond its target."""
         rate = self.learning_rate
-        if isinstance(rate, AutoLearningRate) or self.optimizer.decays_by_steps:
+        if isinstance(rate, AutoLearningRate) or self.optimizer.decay_per == "step":
             return True
         largest = rate if isinstance(rate, float) else max(rate.start, rate.end)
         share = self.optimizer.weight_decay * largest

@@ -102,29 +102,34 @@ class StoredState(Mapping[str, torch.Tensor]):
 class WeightDecay(AscentOptimizer):
     """Decoupled weight decay: moves theta towards an anchor before each step of an optimizer.
 
-        theta <- theta - min(1, rate * weight_decay) * (theta - anchor)
+        theta <- theta - learning_rate * weight_decay * (theta - anchor)
 
     Decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101) means that the gradient and its moments
-    do not contain the decay. The anchor is 0, or the starting weights, which counters the
-    forgetting that arXiv 2605.30148 describes. The product is a fraction of the distance, so it is
-    not multiplied by the unit of the learning rate.
+    do not contain the decay; it also acts in generations without a signal. The anchor is 0, or the
+    starting weights, which counters the forgetting that arXiv 2605.30148 describes. The decay rate
+    is a fraction of the distance, so it is not multiplied by the unit of the learning rate.
 
-    The learning rate of SGD depends on rewards and shaping, so there the rate is the length s of
-    the step in sigmas. The square of what n steps add up by chance then stays below s / (2
-    weight_decay) instead of n s^2.
+    With `decay_per: step`, the length s of the step in sigmas takes the place of the learning rate,
+    and theta does not move beyond its anchor. The square of what many steps add up by chance then
+    ends near s / (2 weight_decay), in sigmas, however rewards are shaped.
 
     A resumed run copies the starting weights from the base model, which it loads first. Snapshots,
     digests and the journal do not contain them; the copy is in bf16 or fp16 if that is exact.
     """
 
     def __init__(self, inner: AscentOptimizer, settings: OptimizerConfig) -> None:
-        super().__init__(inner._letters)
+        super().__init__()
         self._inner = inner
         self._settings = settings
         self.state = inner.state
-        self._rate: float | None = None
+        self._step_in_sigmas = 0.0
         self._anchors: dict[str, torch.Tensor] = {}
         self._scratch = ScratchBuffers(torch.float32, torch.float32)
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of the state per searched number; the anchor is not state, as it never changes."""
+        return self._inner.bytes_per_number
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
         """Copy the starting weights if they are the anchor."""
@@ -133,9 +138,9 @@ class WeightDecay(AscentOptimizer):
             self._anchors = {name: _copy(master) for name, master in masters.items()}
 
     def begin_update(self, update: Update) -> None:
-        """Take the length of its step as the rate, where it is not the learning rate."""
+        """Take the length of its step."""
         self._inner.begin_update(update)
-        self._rate = update.step_in_sigmas if self._settings.decays_by_steps else None
+        self._step_in_sigmas = update.step_in_sigmas or 0.0
 
     def step(
         self,
@@ -148,8 +153,10 @@ class WeightDecay(AscentOptimizer):
     ) -> None:
         """Move `master` towards its anchor, then uphill; see `AscentOptimizer.step`."""
         check_step_tensors(name, master, gradient)
-        rate = learning_rate if self._rate is None else self._rate
-        share = round_to_fp32(-min(1.0, rate * self._settings.weight_decay))
+        weight_decay = self._settings.weight_decay
+        share = round_to_fp32(-learning_rate * weight_decay)
+        if self._settings.decay_per == "step":
+            share = round_to_fp32(-min(1.0, self._step_in_sigmas * weight_decay))
         anchors = [self._anchors[name]] if self._settings.decays_to_start else []
         for theta, *narrow in flat_chunks(master, *anchors):
             change, anchor = self._scratch.like(theta)

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 
 from germline.config import Config
-from germline.types import (
-    Example,
-    Finish,
-    GenerationRecord,
-    HeldOutScore,
-    Rollout,
-)
+from germline.types import Example, Finish, GenerationRecord, HeldOutScore, Rollout
 
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""

@@ -1,5 +1,6 @@
 """Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.tasks.task_settings import ThinkingStripper, own_grader, scored_text_of
 from germline.types import Decoding, Example, GermlineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,14 @@ def build_run_parts(
             opened.callback(term.close)
         strategy = strategy_of_run(config, fleet.query(dimension))
         config = with_population(config, strategy)
+        optimizer, is_measured = config.optimizer, config.strategy.has_measured_rate
+        if is_measured and optimizer.weight_decay and optimizer.decay_per == "learning_rate":
+            log.warning(
+                "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
+                "generation, and learning_rate=auto changes by orders of magnitude: give a number, "
+                "such as strategy.learning_rate=0.01, or use strategy.optimizer.decay_per=step",
+                optimizer.weight_decay,
+            )
         method = make_method(config, strategy, task, terms)
         opened.pop_all()
     return RunParts(

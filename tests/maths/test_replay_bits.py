@@ -20,11 +20,7 @@ NATURAL = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
 RUNNING = "strategy.baseline=running"
 ALONE = ("strategy.antithetic=false", "shaping=raw", "strategy.learning_rate=0.02")
 GROW = "strategy.zero_signal={kind: grow, factor: 2, most: 3}"
-SILENT = (
-    "task.temperature=0",
-    "strategy.sigma=1e-7",
-    "strategy.optimizer={kind: adam, weight_decay: 0.5}",
-)
+SILENT = ("task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5")
 """Members so near the center that all are equally good; weight decay acts all the same."""
 CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
 MIX = "space={kind: full, include: ['*mix*']}"

@@ -151,9 +151,6 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         and (on_device or not on_gpu)
     )
     weights, members = shape.numbers * work.dtype.itemsize, _member_bytes(work)
-    keys_and_values = (
-        _batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
-    )  # (6)
     frozen = shape.numbers - (work.searched if work.searches_weights else 0)
     parts = [
         Part("weights", weights, "device"),
@@ -161,7 +158,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         Part("optimizer", work.searched * work.optimizer_bytes, masters),
         Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
         Part("members", members, "device", held),
-        Part("KV cache", keys_and_values, "device", "generation"),
+        Part("KV cache", _kv_bytes(shape, work), "device", "generation"),
         Part("logits", _logit_bytes(shape, work), "device", "generation"),
         Part("update", work.largest * FP32, masters, "update"),
         Part("program", GPU_PROGRAM_BYTES if on_gpu else PROGRAM_BYTES, "host"),
@@ -207,6 +204,11 @@ def _member_bytes(work: Workload) -> int:
         return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
     each = work.dtype.itemsize + (0 if work.is_served else FP32)
     return work.members_at_once * work.member_numbers * each
+
+
+def _kv_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (6)."""
+    return _batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
 
 
 def _activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> int:

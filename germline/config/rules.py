@@ -98,7 +98,7 @@ IGNORED = (
         "set weight_decay",
     ),
     Rule("strategy.optimizer.decay_per", GRADIENT),
-    Rule("strategy.optimizer.decay_per", {"strategy.optimizer.kind": "adam"}, "use sgd"),
+    Rule("strategy.optimizer.decay_per", {"strategy.optimizer.kind": other_than("sgd")}, "use sgd"),
     Rule("strategy.baseline", {"strategy.antithetic": True}, "use strategy.antithetic=false"),
     Rule("method.fitness", {"method.samples": 1}, "use method.samples=4"),
     Rule("task.data task.puzzles", {"task.path": given}, KEEP_ONE),

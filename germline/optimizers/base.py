@@ -153,10 +153,9 @@ class WeightDecay(AscentOptimizer):
     ) -> None:
         """Move `master` towards its anchor, then uphill; see `AscentOptimizer.step`."""
         check_step_tensors(name, master, gradient)
-        weight_decay = self._settings.weight_decay
-        share = round_to_fp32(-learning_rate * weight_decay)
-        if self._settings.decay_per == "step":
-            share = round_to_fp32(-min(1.0, self._step_in_sigmas * weight_decay))
+        by_step, weight_decay = self._settings.decay_per == "step", self._settings.weight_decay
+        limited = min(1.0, self._step_in_sigmas * weight_decay)
+        share = round_to_fp32(-(limited if by_step else learning_rate * weight_decay))
         anchors = [self._anchors[name]] if self._settings.decays_to_start else []
         for theta, *narrow in flat_chunks(master, *anchors):
             change, anchor = self._scratch.like(theta)

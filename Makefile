@@ -15,7 +15,6 @@ WORKERS ?= logical
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test-tools
-SITE_TOOLS := .venv/.site-tools
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
@@ -60,7 +59,7 @@ test: $(TEST_TOOLS)  ## run the tests, those of the docs included, but for the s
 # One thread for each process of tests: their threads would share the cores, and wait for each other.
 	@OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-docs: $(SITE_TOOLS)  ## build the documentation site into site/; a warning is an error
+docs: $(TEST_TOOLS)  ## build the documentation site into site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser."
 
@@ -127,13 +126,11 @@ $(INSTALLED): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
 	@$(PIP) -e .
 	@touch $@
 
-$(TEST_TOOLS): $(INSTALLED)
-	@echo "Installing the tools for tests and checks (a few minutes, once)" >&2
-	@$(PIP) -e '.[dev]'
-	@# Tests limit the size of files: a process in them must not be the first to write bytecode.
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib $(CODE) >/dev/null 2>&1 || true
-	@touch $@
-
-$(SITE_TOOLS): $(TEST_TOOLS)
-	@$(PIP) -e '.[docs]'
+# One call of pip: each of them builds germline's metadata and looks at every package again.
+$(TEST_TOOLS): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
+	@echo "Installing germline and the tools for tests and checks (a few minutes, once)" >&2
+	@$(PIP) -e '.[dev,docs]'
+	@touch $(INSTALLED)
+	@# Writes the bytecode of what tests import, which every worker would do for itself.
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 	@touch $@

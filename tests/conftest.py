@@ -101,7 +101,8 @@ def _leave_figure_empty(run: "RunDirectory") -> None:
 def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away the handler, which writes to stderr, and the level that a command leaves."""
     monkeypatch.setattr(logging.getLogger("germline"), "handlers", [])
-    logging.getLogger("germline").setLevel(logging.NOTSET)
+    if logging.getLogger("germline").level:  # setting it takes a millisecond
+        logging.getLogger("germline").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.refusals import refusal
+from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     MODELS,
@@ -49,7 +50,7 @@ def test_prompt_tokens_count_the_prompt_without_padding():
     assert [c.prompt_tokens for c in row] == [len(engine.encoder.encode(one)) for one in examples()]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", mostly_slow(["bfloat16", "float16"], quick={"bfloat16"}))
 @pytest.mark.parametrize("model", MODELS)
 def test_half_precision_gives_the_logits_of_transformers_in_that_dtype(model, dtype):
     engine = inprocess(model, dtype=dtype)

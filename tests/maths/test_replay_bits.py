@@ -67,8 +67,8 @@ VARIANTS = {
     "prompt search": ("task.temperature=0", CHOICES),
 }
 QUICK = {
-    *("low_rank, sgd", "full, adam", "measured again", "all at once", "natural, lora"),
-    *("cma on a subspace", "zo_grpo", "KL penalty", "prompt search"),
+    *("low_rank, sgd", "full, adam", "measured again", "all at once"),
+    *("zo_grpo", "KL penalty", "prompt search"),
 }
 GENERATIONS = 5
 

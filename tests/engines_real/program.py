@@ -30,7 +30,7 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Completion, Decoding, Evaluation, Example, Perturbation
 
-GENERATIONS = 5
+GENERATIONS = 4
 MEMBERS = 12
 PROMPTS = {"arithmetic": 8, "conciseness": 4, "countdown": 2}
 # Long enough for a prefix cache to keep their common prefix.
@@ -216,9 +216,9 @@ def _leave_no_trace(
     texts: Sequence[Sequence[Completion]],
 ) -> None:
     """Score with the center before and after an evaluation of the population."""
-    for _ in range(2):
-        record.again.append(log_probabilities(engine, [None], examples, texts[-1:]))
-        engine.generate(members, examples, DECODING)
+    record.again.append(log_probabilities(engine, [None], examples, texts[-1:]))
+    engine.generate(members, examples, DECODING)
+    record.again.append(log_probabilities(engine, [None], examples, texts[-1:]))
 
 
 def _each(rows: Sequence[Sequence[Any]], change: Any) -> list[list[Any]]:

@@ -24,10 +24,7 @@ VARIANTS = [
     ("space=full", "strategy.optimizer={kind: sgd, momentum: 0.9}"),
     pytest.param(("space=lora",), marks=pytest.mark.slow),
     ("space.kind=subspace", "space.dimension=6"),
-    pytest.param(
-        ("space=low_rank", "strategy.sigma_unit=std", "strategy.sigma={kind: natural, start: 0.3}"),
-        marks=pytest.mark.slow,
-    ),
+    ("space=low_rank", "strategy.sigma_unit=std", "strategy.sigma={kind: natural, start: 0.3}"),
     ("space=full", "strategy={kind: sep_cma, sigma: 0.3, population: 6}"),
 ]
 OTHERWISE = (

@@ -119,9 +119,7 @@ CHANGES_THE_WEIGHTS = {
 
 @functools.cache
 def digests(*overrides):
-    with grading_in_process():
-        built = build_run_parts(settings("generations=2", *overrides))
-    with built as parts:
+    with grading_in_process(), build_run_parts(settings("generations=2", *overrides)) as parts:
         span = range(parts.config.generations)
         loop = generations(parts.method, parts.fleet, parts.batch, parts.decoding, span)
         return [record.digest for record in loop]

@@ -17,7 +17,6 @@ from germline.methods.trl_policy_gradient import TrlMethod, largest_divisor, tok
 from germline.run import build_run_parts
 from germline.tasks import make_task
 from germline.types import GermlineError
-from tests.slow_cases import mostly_slow
 from tests.tiny_runs import one_generation, tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
@@ -114,7 +113,7 @@ def test_a_generation_is_the_step_that_trl_itself_takes(model, kind):
         assert moved > 0.01
 
 
-@pytest.mark.parametrize("space", mostly_slow(["full", "lora"], quick={"full"}))
+@pytest.mark.parametrize("space", ["full", "lora"])
 def test_a_killed_run_resumes_from_its_newest_snapshot_to_the_same_bits(model, tmp_path, space):
     settings = config(model, "grpo", f"space={space}")
     whole = finish(germline.train(settings, tmp_path / "whole"))

@@ -79,8 +79,7 @@ TEXTS = (
     "the quick brown",
     "What",
 )
-_CHECKED: set[tuple[str | None, str]] = set()
-"""Models of `MODELS`, by dtype, that an engine of this process has checked."""
+_CHECKED: set[tuple[str, str]] = set()  # models of MODELS and their dtypes
 _TEMPORARY = tempfile.TemporaryDirectory(prefix="germline-tests-")
 atexit.register(_TEMPORARY.cleanup)
 
@@ -110,20 +109,15 @@ def inprocess(
 ) -> InProcessEngine:
     """Build an engine over a model of `MODELS`, a folder or a loaded one, on one thread in fp32."""
     section = InProcess(**{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
-    name = model if isinstance(model, str) else None
+    key = (model if isinstance(model, str) else "", section.dtype)
     if isinstance(model, str):
         model = copy_of(_loaded(model)) if model in MODELS else load_pretrained(model)
     built = None if space is None else make_space(space, run_seed)
-    with _unchecked() if (name, section.dtype) in _CHECKED else nullcontext():
+    unchecked = mock.patch("germline.engines.inprocess.check_cached_logits")
+    with unchecked if key in _CHECKED else nullcontext():  # the check is half of the time
         made = InProcessEngine(model, built, optimizer or Sgd(), section, sigma_unit)
-    if name in MODELS:
-        _CHECKED.add((name, section.dtype))
+    _CHECKED.update({key} if key[0] in MODELS else ())
     return made
-
-
-def _unchecked() -> Any:
-    """Start engines without the check of their model, which is half of the time."""
-    return mock.patch("germline.engines.inprocess.check_cached_logits")
 
 
 @cache

@@ -10,7 +10,6 @@ from germline.optimizers import Adam, Sgd
 from germline.spaces.subspace import COORDINATES
 from germline.testing import EngineConformance
 from germline.types import Decoding, Update
-from tests.slow_cases import mostly_slow
 from tests.tiny_engines import SPACES, bits, drawn, engine, examples, population, same_bits, tokens
 
 CASES = {
@@ -22,13 +21,11 @@ CASES = {
     "gpt2": ("full", "singular"),
 }
 """All spaces on two models; on other families what their layers and windows could break."""
-QUICK = [(model, space) for model in CASES for space in CASES[model] if "rank 6" not in space]
 DECODING = Decoding(max_new_tokens=6, temperature=0.7, noise_seed=1)
 UTILITIES = np.array([1.5, -0.5, 0.25, -1.0, 0.75, -1.0])
 
 pytestmark = pytest.mark.parametrize(
-    ("model", "space"),
-    mostly_slow([(model, space) for model in CASES for space in CASES[model]], QUICK),
+    ("model", "space"), [(model, space) for model in CASES for space in CASES[model]]
 )
 
 

@@ -14,7 +14,7 @@ WORKERS ?= logical
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-TEST_TOOLS := .venv/.test-tools
+TOOLS := .venv/.tools
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
@@ -55,45 +55,45 @@ smollm2: $(INSTALLED)  ## fetch SmolLM2-135M-Instruct, a pretrained chat model, 
 demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a minute and a half
 	@$(BIN)/germline train configs/demo.yaml
 
-test: $(TEST_TOOLS)  ## run the tests, those of the docs included, but for the slow ones
+test: $(TOOLS)  ## run the tests, those of the docs included, but for the slow ones
 # One thread for each process of tests: their threads would share the cores, and wait for each other.
 	@OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-docs: $(TEST_TOOLS)  ## build the documentation site into site/; a warning is an error
+docs: $(TOOLS)  ## build the documentation site into site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser."
 
-format: $(TEST_TOOLS)  ## rewrite the code in the project's format
+format: $(TOOLS)  ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lint: $(TEST_TOOLS)  ## check format and lint
+lint: $(TOOLS)  ## check format and lint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 
-types: $(TEST_TOOLS)  ## check types (mypy --strict)
+types: $(TOOLS)  ## check types (mypy --strict)
 	@$(BIN)/mypy $(CODE)
 
-imports: $(TEST_TOOLS)  ## check that imports only go down (import-linter)
+imports: $(TOOLS)  ## check that imports only go down (import-linter)
 	@$(BIN)/lint-imports
 
-rules: $(TEST_TOOLS)  ## check the project rules (checks/rules.py)
+rules: $(TOOLS)  ## check the project rules (checks/rules.py)
 	@$(BIN)/python checks/rules.py
 
-spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
+spelling: $(TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling docs  ## all of the above and every test, the slow ones too; what CI runs
 	@$(PYTEST) --jaxtyping-packages=$(SHAPED),beartype.beartype $(PYTEST_ARGS)
 
-engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
+engines: $(TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build
 
-equality: $(TEST_TOOLS)  ## hold vLLM and SGLang on a CPU against the inprocess engine
+equality: $(TOOLS)  ## hold vLLM and SGLang on a CPU against the inprocess engine
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
 
-hosts: $(TEST_TOOLS)  ## test with lm-eval-harness, Inspect and verifiers, each in an environment of its own
+hosts: $(TOOLS)  ## test with lm-eval-harness, Inspect and verifiers, each in an environment of its own
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.hosts.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/hosts_real
 
@@ -127,7 +127,7 @@ $(INSTALLED): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
 	@touch $@
 
 # One call of pip: each of them builds germline's metadata and looks at every package again.
-$(TEST_TOOLS): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
+$(TOOLS): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
 	@echo "Installing germline and the tools for tests and checks (a few minutes, once)" >&2
 	@$(PIP) -e '.[dev,docs]'
 	@touch $(INSTALLED)

@@ -79,7 +79,7 @@ TEXTS = (
     "the quick brown",
     "What",
 )
-_CHECKED: set[tuple[str, str]] = set()  # models of MODELS and their dtypes
+_CHECKED: set[tuple[str, str, str]] = set()  # models of MODELS, dtypes and devices
 _TEMPORARY = tempfile.TemporaryDirectory(prefix="germline-tests-")
 atexit.register(_TEMPORARY.cleanup)
 
@@ -109,7 +109,7 @@ def inprocess(
 ) -> InProcessEngine:
     """Build an engine over a model of `MODELS`, a folder or a loaded one, on one thread in fp32."""
     section = InProcess(**{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
-    key = (model if isinstance(model, str) else "", section.dtype)
+    key = (model if isinstance(model, str) else "", section.dtype, section.device)
     if isinstance(model, str):
         model = copy_of(_loaded(model)) if model in MODELS else load_pretrained(model)
     built = None if space is None else make_space(space, run_seed)

@@ -195,6 +195,7 @@ class Update:
         sigma_update: how the sigmas of tensors change, where each tensor has its own.
         skipped: whether `apply` changes nothing: neither theta nor moments, and no weight decays.
         backpropagated: whether theta followed a backpropagated gradient; seeds cannot repeat it.
+        decay: share of the way to the starting weights that theta moves before the step.
         strategy_state: what the strategy needs to `recall` a stopped run: JSON values by name, with
             lists for sequences, which a journal returns unchanged and nobody else reads.
     """
@@ -207,6 +208,7 @@ class Update:
     sigma_update: SigmaUpdate | None = None
     skipped: bool = False
     backpropagated: bool = False
+    decay: float = 0.0
     strategy_state: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -220,11 +222,7 @@ class Update:
         """Root mean square of a plain SGD step, in sigmas; None without directions."""
         if not self.coefficients or not self.sigma:
             return None
-        # With the same bits on every machine, and for coefficients whose squares overflow.
-        largest = max(map(abs, self.coefficients)) or 1.0
-        ratios = [one / largest for one in self.coefficients]
-        length = largest * math.sqrt(math.fsum(one * one for one in ratios))
-        return self.learning_rate * length / self.sigma
+        return self.learning_rate * math.hypot(*self.coefficients) / self.sigma
 
 
 @dataclass(frozen=True, slots=True)

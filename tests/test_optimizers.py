@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from germline import config
-from germline.engines.toy import ToyEngine
-from germline.optimizers import Adam, Sgd, WeightDecay, fp32_arithmetic, make_optimizer
+from germline.optimizers import Adam, Sgd, fp32_arithmetic, make_optimizer
+from germline.optimizers.weight_decay import StartingWeights
 from germline.registry import sections
-from germline.spaces import make_space
-from germline.types import Update
+from germline.types import GermlineError, Update
 
 OPTIMIZERS = {
     **{kind: {"kind": kind} for kind in sections("optimizer")},
@@ -93,32 +92,17 @@ def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer
     assert same_bits(decaying.state, plain.state)
 
 
-def test_decay_per_step_follows_the_length_of_the_step_and_never_passes_the_start():
-    optimizer = make_optimizer(config.Sgd(weight_decay=0.25, decay_to="start", decay_per="step"))
+@pytest.mark.parametrize("to", ["zero", "start"])
+def test_an_update_may_have_a_decay_of_its_own_and_none_passes_the_start(to):
+    settings = config.Sgd(weight_decay=0.25, decay_to=to)
     start = tensors(0)["lm_head.m"]
-    master = start + 1
-    optimizer.begin({"w": start})
-    for length, left in ((0.6, 1 - 0.25 * 0.6), (40.0, 0.0)):
-        update = Update(0, 0, 0.05, length * 0.05 / 5, (3.0, -4.0))
-        optimizer.begin_update(update)
-        optimizer.step("w", master, torch.zeros_like(start), update.learning_rate, 0)
-        assert torch.allclose(master - start, torch.tensor(left), atol=1e-6)
-    assert Update(0, 0, 0.5, 1.0, (3e200, -4e200)).step_in_sigmas == pytest.approx(1e201)
-    assert Update(0, 0, 0.5, 1.0, (0.0,)).step_in_sigmas == 0
-
-
-@pytest.mark.parametrize("unit", [2.0**-12, 2.0**12])
-def test_decay_per_step_does_not_depend_on_the_unit_of_rewards(unit):
-    digests = []
-    for scale, decay in ((1.0, 0.25), (unit, 0.25), (1.0, 0.0)):
-        settings = config.Sgd(weight_decay=decay, decay_to="start", decay_per="step")
-        optimizer = make_optimizer(settings)
-        engine = ToyEngine(make_space(config.LowRank(), 0), optimizer)
-        for generation in range(2):
-            coefficients = (3.0 * scale, -4.0 * scale)
-            engine.apply(Update(0, generation, 0.05, 0.01 / scale, coefficients))
-        digests.append(engine.weights.digest())
-    assert digests[0] == digests[1] != digests[2]
+    for decay, rate, left, of_start in ((0.5, 0.0, 0.5, 1), (0.0, 2.0, 0.5, 0.5), (0.0, 9.0, 0, 0)):
+        optimizer, master = make_optimizer(settings, keeps_start=True), start + 1
+        optimizer.begin({"w": start})
+        optimizer.begin_update(Update(0, 0, 0.05, 2.0, (3.0, -4.0), decay=decay))
+        optimizer.step("w", master, torch.zeros_like(start), rate, 0)
+        expected = start + left if to == "start" else start * of_start + left
+        assert torch.allclose(master, expected, atol=1e-6)
 
 
 def test_decay_has_no_unit():
@@ -133,12 +117,18 @@ def test_decay_has_no_unit():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(dtype):
     start = tensors(3)[NAMES[0]].to(dtype).float()
-    decaying = WeightDecay(Sgd(), config.Sgd(weight_decay=1.0, decay_to="start"))
+    decaying = make_optimizer(config.Sgd(weight_decay=1.0, decay_to="start"))
     master = start.clone()
     decaying.begin({"w": master})
-    assert decaying._anchors["w"].dtype == dtype
+    assert StartingWeights({"w": master}).read("w").dtype == dtype
     decaying.step("w", master, torch.zeros_like(start), 1.0, 0)
     assert torch.equal(master, start)
+
+
+def test_starting_weights_that_cannot_be_written_name_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(GermlineError, match=r"missing.*TMPDIR"):
+        make("to start")
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -112,7 +112,7 @@ STATE = {
 
 @pytest.mark.parametrize("kind", ["seeds", "coordinates"])
 def test_the_state_of_any_strategy_reads_back_as_it_was(tmp_path: Path, kind: str) -> None:
-    one: Update | MeanUpdate = Update(0, 0, 0.1, 0.2, (0.3,), strategy_state=STATE)
+    one: Update | MeanUpdate = Update(0, 0, 0.1, 0.2, (0.3,), decay=0.7, strategy_state=STATE)
     if kind == "coordinates":
         one = MeanUpdate(0, 0.1, (1.0, 0.5), strategy_state=STATE)
     Journal(tmp_path / "j").append(one, DIGEST, missing=2, absent=(1,))

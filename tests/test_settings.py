@@ -100,10 +100,6 @@ CHANGES_THE_WEIGHTS = {
         ["strategy.optimizer.weight_decay=0.5"],
         "strategy.optimizer.decay_to=start",
     ),
-    "strategy.optimizer.decay_per": (
-        ["strategy.optimizer.weight_decay=0.5"],
-        "strategy.optimizer.decay_per=step",
-    ),
     "strategy.optimizer.kind": ([], "strategy.optimizer=adam"),
     "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),
     "strategy.optimizer.beta2": (["strategy.optimizer=adam"], "strategy.optimizer.beta2=0.5"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from germline.methods.sampled_batch import draw_rows, group_advantages, mean_rewards
-from germline.methods.step_length import StepLength, TokenSlopes, divergence_power
+from germline.methods.step_length import GROWTH, StepLength, TokenSlopes, divergence_power
 from germline.types import Update
 
 
@@ -124,6 +124,24 @@ def test_answers_that_become_random_do_not_lengthen_steps():
     first, later, surer = (step(length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
     assert later == first
     assert surer == pytest.approx(first / 4)
+
+
+def test_weights_decay_as_far_as_the_step_goes_where_it_grows_no_more_and_rewards_are_lower():
+    length, unknown = StepLength(0.2, 0.2 * GROWTH, 4.0, 0.1), (math.nan, math.nan)
+    alike = [(-0.2, -0.1), (-0.25, -0.15), (-0.25, -0.15)]
+    rewards = [*alike, LOW, (0.0, 0.1), unknown, (math.nan, 0.05), LOW, unknown, alike[1]]
+    updates = [step(length, rewards=one)[0] for one in rewards]
+    states = [one.strategy_state["step"] for one in updates]
+    shares = [0.1 * (one["relative_step"] / 0.2 / (1 + one["changed"] / 4)) for one in states]
+    assert [one.decay for one in updates] == [0, 0, shares[2], 0, *shares[4:7], 0, 0, 0]
+    assert 0 < shares[6] < 0.1 < shares[2]
+
+
+def test_weights_decay_three_times_as_far_at_most():
+    length = StepLength(0.01, 1.0, None, 0.2)
+    updates = [step(length, rewards=one)[0] for one in (*[LOW] * 5, HIGH, (0.6, 0.65))]
+    assert updates[-1].strategy_state["step"]["relative_step"] > 0.03
+    assert updates[-1].decay == pytest.approx(0.6)
 
 
 def test_the_state_of_step_lengths_is_in_the_updates():

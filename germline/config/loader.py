@@ -121,6 +121,7 @@ GONE: Mapping[str, object] = {
     **dict.fromkeys(("noise_reuse", "tensor_parallel", "elite"), 1),
     **dict.fromkeys(("devices", "hang_factor", "hang_timeout_s", "min_engines"), ...),
     "words": None,
+    "decay_per": "learning_rate",
     "figure_every": ...,
     "snapshot_gb": ...,
 }

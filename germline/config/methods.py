@@ -58,6 +58,11 @@ class MethodSection(KindSection):
         """Return how many completions every member scores at most, given the examples."""
         return 0
 
+    @property
+    def decays(self) -> bool:
+        """Whether updates with a measured rate may move weights towards the starting weights."""
+        return False
+
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
         return (sigma,)
@@ -169,6 +174,11 @@ class ZerothOrderGrpo(CenterSamplesSection):
     step_halved_after: float | None = Field(6.0, gt=0)
     """Number of generations with changed rewards, or whose step could not grow, after which steps
     are half as long as otherwise; `null`: none. Answers that get likelier shorten steps anyway."""
+    weight_decay: float = Field(0.1, ge=0, le=0.3)
+    """With `strategy.learning_rate=auto`, the share of the way to the starting weights that weights
+    move before a step as long as the first, and more before a longer one, at most three times as
+    much; in generations alone whose steps cannot grow and whose mean reward is below the highest so
+    far. A temporary file (`TMPDIR`) keeps the starting weights."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 
@@ -178,6 +188,11 @@ class ZerothOrderGrpo(CenterSamplesSection):
             pairs = sigma.pairs or 2
             return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)
         return (sigma,)
+
+    @property
+    def decays(self) -> bool:
+        """Whether there is a share."""
+        return self.weight_decay > 0
 
     def scored_rows(self, examples: int) -> int:
         """Return `rows_per_member`, or all completions if they are fewer."""

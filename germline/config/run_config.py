@@ -205,6 +205,11 @@ class Config(Section):
         return optimizer
 
     @property
+    def keeps_start(self) -> bool:
+        """Whether updates may move theta towards the starting weights."""
+        return self.method.decays and self.strategy.has_measured_rate
+
+    @property
     def scorers(self) -> dict[str, ScorerBase]:
         """All scorers by their section: of the reward, and of held-out completions."""
         of_task = {f"task.scorers.{name}": one for name, one in self.task.scorers.items()}

@@ -149,17 +149,15 @@ class OptimizerBase(KindSection):
     """Settings that every optimizer has."""
 
     weight_decay: float = Field(0.0, ge=0)
-    """Each generation, theta moves towards `decay_to` by this times `decay_per` times the
+    """Each generation, theta moves towards `decay_to` by this times the learning rate times the
     distance."""
     decay_to: Literal["zero", "start"] = "zero"
-    """Target of weight decay: zero, or the starting weights, which takes a copy of them."""
-    decay_per: Literal["learning_rate", "step"] = "learning_rate"
-    """What `weight_decay` is multiplied by: the learning rate, whose size depends on rewards and
-    shaping, or (`sgd`) the length of the step in sigmas, without momentum; at most 1 in all."""
+    """Target of weight decay: zero, or the starting weights, which a temporary file (`TMPDIR`)
+    keeps."""
 
     @property
     def decays_to_start(self) -> bool:
-        """Whether weight decay needs a copy of the starting weights."""
+        """Whether weight decay needs the starting weights."""
         return self.weight_decay > 0 and self.decay_to == "start"
 
 
@@ -308,7 +306,7 @@ class Nes(StrategyBase):
     def decays_in_fp32(self) -> bool:
         """Whether weight decay moves theta, in fp32 and not beyond its target."""
         rate = self.learning_rate
-        if isinstance(rate, AutoLearningRate) or self.optimizer.decay_per == "step":
+        if isinstance(rate, AutoLearningRate):
             return True
         largest = rate if isinstance(rate, float) else max(rate.start, rate.end)
         share = self.optimizer.weight_decay * largest

@@ -200,7 +200,7 @@ class Workload:
         searches_weights: whether the searched numbers are weights of the model.
         stacked: members with weights of their own that are in the model at once; 0 if all members
             share the weights.
-        optimizer_bytes: of the optimizer's state and its copy of the start, per searched number.
+        optimizer_bytes: of the optimizer's state, per searched number.
         is_served: whether an inference engine generates.
     """
 
@@ -241,7 +241,6 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     space = make_space(config.space, config.seed)
     tensors = space.searched_shapes(shape.tensors)
     searched = sum(math.prod(tensor) for tensor in tensors)
-    copy = shape.config_dtype if space.searches_weights else torch.float32
     stacked = 0
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
@@ -261,8 +260,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         member_numbers=space.numbers_per_member(shape.tensors),
         searches_weights=space.searches_weights,
         stacked=stacked,
-        optimizer_bytes=make_optimizer(config.optimizer).bytes_per_number
-        + (copy.itemsize if config.optimizer.decays_to_start else 0),
+        optimizer_bytes=make_optimizer(config.optimizer).bytes_per_number,
         is_served=engine.is_served,
     )
 

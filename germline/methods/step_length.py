@@ -43,6 +43,10 @@ method"): the sum of their squares has a limit, while that of the steps has none
 do not become certain. So what adds up by chance ends, and the center can still move. The share of
 signal (`signal_metrics`, equation 6) has no part in it: of a few dozen examples it is known so
 badly (between -1 and 0.8 in one run) that steps which follow it jump, or end early.
+
+Weight decay takes back what adds up by chance, and a share of what was learned, which is much of it
+while rewards still get better. So weights decay in a generation that counts in `changed` and has a
+mean reward below the highest so far, by a share that is proportional to the length of the step.
 """
 
 import math
@@ -72,6 +76,9 @@ it, nano's countdown ended at .81 instead of .83 with one of three seeds."""
 SIGMAS = 2.0
 """Length of the first step, in perturbations, beyond which steps do not grow. It is 1.6 to 2.2 with
 nano's wordle, which growth to 4.2 broke, and 0.8 with SmolLM2's capital letters, where it helps."""
+
+MOST_DECAY = 3.0
+"""Largest factor of weight decay: steps of the default settings grow threefold."""
 
 ERRORS = 2.0
 """Standard errors of a difference by which rewards have changed."""
@@ -107,9 +114,17 @@ class StepLength:
         change: of log-probabilities by the first step, as a share of themselves.
         longest: such a share of any step.
         halved_after: `changed` of equation (4) at which steps are half as long; None: never.
+        weight_decay: share of the way to the starting weights, of a step as long as the first.
     """
 
-    def __init__(self, change: float, longest: float, halved_after: float | None) -> None:
+    def __init__(
+        self,
+        change: float,
+        longest: float,
+        halved_after: float | None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._weight_decay = weight_decay
         self._first = change
         self._longest = max(change, longest)
         self._halved_after = math.inf if halved_after is None else halved_after
@@ -130,11 +145,11 @@ class StepLength:
         rewards: Float64[np.ndarray, "samples examples"],
         share: float,
     ) -> tuple[Update, float]:
-        """Return the update with its learning rate and the state, and its KL divergence.
+        """Return the update with its learning rate, decay and the state, and its KL divergence.
 
-        The rate is 0 where no coefficient changes a log-probability. The divergence of the center
-        after the update from the center before it is predicted, in nats per token: half the mean
-        square of the change.
+        The first two are 0 where no coefficient changes a log-probability. The divergence of the
+        center after the update from the center before it is predicted, in nats per token: half the
+        mean square of the change.
 
         Args:
             update: its coefficients.
@@ -146,7 +161,7 @@ class StepLength:
         coefficients = np.asarray(update.coefficients)
         length = float(np.linalg.norm(coefficients))
         power = divergence_power(coefficients, groups) if length else 0.0
-        rate = square = 0.0
+        rate = square = decay = 0.0
         if power:
             state = self._state.after(rewards, share, self._first, self._longest)
             if not state.weight:
@@ -159,8 +174,11 @@ class StepLength:
             change = state.relative_step / (1 + state.changed / self._halved_after)
             square = change**2 * min(state.start, log_probs)
             rate = update.sigma * math.sqrt(square * weight / power) / length
+            times = min(MOST_DECAY, change / self._first)
+            decay = self._weight_decay * times if state.decays else 0.0
         kept = {**update.strategy_state, STATE: asdict(self._state)}
-        return replace(update, learning_rate=rate, strategy_state=kept), square / 2
+        chosen = replace(update, learning_rate=rate, decay=decay, strategy_state=kept)
+        return chosen, square / 2
 
 
 @dataclass(frozen=True)
@@ -177,6 +195,8 @@ class _State:
         examples: of all generations whose rewards have not.
         mean: of their rewards.
         variance: of them, within generations, as far as batches differ by chance.
+        highest: mean reward of a generation so far.
+        decays: whether the newest generation counts in `changed` and is below it.
     """
 
     relative_step: float
@@ -188,6 +208,8 @@ class _State:
     examples: int = 0
     mean: float = 0.0
     variance: float = 0.0
+    highest: float | None = None
+    decays: bool = False
 
     def after(
         self,
@@ -202,25 +224,28 @@ class _State:
         """
         known = mean_rewards(rewards.T)
         known = known[np.isfinite(known)]
-        if len(known) < 2:
-            return replace(self, changed=self.changed + len(known))
+        if not len(known):
+            return self
         examples, mean = len(known), float(known.mean())
+        highest = mean if self.highest is None else max(mean, self.highest)
+        seen = replace(self, highest=highest, decays=False)
+        counted = replace(seen, changed=self.changed + 1, decays=mean < highest)
+        if examples == 1:
+            return counted
         between, within = float(known.var(ddof=1)), _error_of_means(rewards)
         variance = (1 - share) * between + share * within
         if not self.examples:
-            return replace(self, examples=examples, mean=mean, variance=variance)
+            return replace(seen, examples=examples, mean=mean, variance=variance)
         error = math.sqrt(variance / examples + self.variance / self.examples)
         if abs(mean - self.mean) > max(ERRORS * error, ROUNDING * abs(self.mean)):
-            faded = max(first, self.relative_step / FADING)
-            return replace(self, relative_step=faded, changed=self.changed + 1)
+            return replace(counted, relative_step=max(first, self.relative_step / FADING))
         new = examples / (examples + self.examples)
         if self.start_power and self.start:
             longest = min(longest, SIGMAS * math.sqrt(self.start_power / self.start))
         grown = max(self.relative_step, min(longest, GROWTH * self.relative_step))
         return replace(
-            self,
+            counted if grown == self.relative_step else seen,
             relative_step=grown,
-            changed=self.changed + (grown == self.relative_step),
             examples=examples + self.examples,
             mean=self.mean + new * (mean - self.mean),
             variance=self.variance + new * (variance - self.variance),

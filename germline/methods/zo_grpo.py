@@ -109,7 +109,10 @@ class ZerothOrderGrpoMethod(Method):
         """Chooses the learning rates that are measured."""
         section = self.section
         return StepLength(
-            section.relative_step, section.longest_relative_step, section.step_halved_after
+            section.relative_step,
+            section.longest_relative_step,
+            section.step_halved_after,
+            section.weight_decay,
         )
 
     @cached_property

@@ -5,7 +5,7 @@ why every machine computes the same bits.
 """
 
 from germline.optimizers.adam import Adam
-from germline.optimizers.base import AscentOptimizer, WeightDecay, make_optimizer
+from germline.optimizers.base import AscentOptimizer, make_optimizer
 from germline.optimizers.sgd import Sgd
 
-__all__ = ["Adam", "AscentOptimizer", "Sgd", "WeightDecay", "make_optimizer"]
+__all__ = ["Adam", "AscentOptimizer", "Sgd", "make_optimizer"]

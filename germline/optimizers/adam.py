@@ -8,7 +8,6 @@ from germline import config
 from germline.optimizers.base import AscentOptimizer
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
-    check_step_tensors,
     flat_chunks,
     integer_power,
     round_to_fp32,
@@ -34,21 +33,19 @@ class Adam(AscentOptimizer):
         """Construct it from its config section."""
         return cls(settings.beta1, settings.beta2, settings.epsilon)
 
-    def step(
+    def ascend(
         self,
         name: str,
         master: torch.Tensor,
         gradient: torch.Tensor,
         learning_rate: float,
         step_index: int,
-        unit: float = 1.0,
     ) -> None:
-        """Move `master` uphill, in place; see `AscentOptimizer.step`."""
-        check_step_tensors(name, master, gradient)
+        """Move `master` uphill, in place; see `AscentOptimizer.ascend`."""
         t = step_index + 1
         keep_m, add_m = round_to_fp32(self._beta1), round_to_fp32(1 - self._beta1)
         keep_v, add_v = round_to_fp32(self._beta2), round_to_fp32(1 - self._beta2)
-        rate = round_to_fp32(learning_rate * unit / (1 - integer_power(self._beta1, t)))
+        rate = round_to_fp32(learning_rate / (1 - integer_power(self._beta1, t)))
         root = round_to_fp32(1 / math.sqrt(1 - integer_power(self._beta2, t)))
         epsilon = round_to_fp32(self._epsilon)
         for theta, g, m, v in flat_chunks(master, gradient, *self.moments_of(name, master)):

@@ -6,7 +6,6 @@ from germline import config
 from germline.optimizers.base import AscentOptimizer
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
-    check_step_tensors,
     flat_chunks,
     round_to_fp32,
 )
@@ -33,20 +32,18 @@ class Sgd(AscentOptimizer):
         """Construct it from its config section."""
         return cls(settings.momentum)
 
-    def step(
+    def ascend(
         self,
         name: str,
         master: torch.Tensor,
         gradient: torch.Tensor,
         learning_rate: float,
         step_index: int,
-        unit: float = 1.0,
     ) -> None:
-        """Move `master` uphill, in place; see `AscentOptimizer.step`."""
-        check_step_tensors(name, master, gradient)
+        """Move `master` uphill, in place; see `AscentOptimizer.ascend`."""
         if self._momentum:
             gradient = self._gathered(name, gradient)
-        rate = round_to_fp32(learning_rate * unit)
+        rate = round_to_fp32(learning_rate)
         for theta, g in flat_chunks(master, gradient):
             (change,) = self._scratch.like(theta)
             torch.mul(g, rate, out=change)

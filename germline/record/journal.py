@@ -43,7 +43,7 @@ from germline.types import GermlineError, MeanUpdate, SigmaUpdate, Update
 UPDATE_KEYS = frozenset(
     {
         *("generation", "sigma", "utilities", "run_seed", "learning_rate", "coefficients"),
-        *("skipped", "backpropagated"),
+        *("skipped", "backpropagated", "decay"),
     }
 )
 """Keys of a line that are fields of its update, by their names."""
@@ -210,6 +210,7 @@ def _encode(entry: JournalEntry) -> bytes:
             and {"coefficients": sizes.coefficients, "least": sizes.min, "most": sizes.max},
             "skipped": update.skipped or None,
             "backpropagated": update.backpropagated or None,
+            "decay": float(update.decay) or None,
         }
     values = {name: value for name, value in values.items() if value is not None}
     values |= state

@@ -141,12 +141,11 @@ def build_run_parts(
             opened.callback(term.close)
         strategy = strategy_of_run(config, fleet.query(dimension))
         config = with_population(config, strategy)
-        optimizer, is_measured = config.optimizer, config.strategy.has_measured_rate
-        if is_measured and optimizer.weight_decay and optimizer.decay_per == "learning_rate":
+        if (optimizer := config.optimizer).weight_decay and config.strategy.has_measured_rate:
             log.warning(
                 "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
                 "generation, and learning_rate=auto changes by orders of magnitude: give a number, "
-                "such as strategy.learning_rate=0.01, or use strategy.optimizer.decay_per=step",
+                "such as strategy.learning_rate=0.01",
                 optimizer.weight_decay,
             )
         method = make_method(config, strategy, task, terms)
@@ -277,7 +276,7 @@ def make_engine(
         config,
         model_source(config.model),
         make_space(config.space, config.seed) if searched else None,
-        make_optimizer(config.optimizer),
+        make_optimizer(config.optimizer, keeps_start=config.keeps_start),
         kind=config.engine.kind,
         generates=generates,
     )
@@ -308,7 +307,7 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
             {info.name: weights.tensors[info.name] for info in base},
             base,
             make_space(ancestor.config.space, seed),
-            make_optimizer(ancestor.config.optimizer),
+            make_optimizer(ancestor.config.optimizer, keeps_start=ancestor.config.keeps_start),
             ancestor.config.search.unit,
             weights.base.source,
         )

@@ -7,7 +7,6 @@ import torch
 
 from germline import registry
 from germline.config import OptimizerConfig
-from germline.optimizers.fp32_arithmetic import check_step_tensors
 from germline.optimizers.weight_decay import WeightDecay
 from germline.types import Update
 
@@ -65,7 +64,7 @@ class AscentOptimizer(ABC):
             step_index: index of the step in the run, from 0.
             unit: factor of the learning rate for this tensor.
         """
-        check_step_tensors(name, master, gradient)
+        _check_step_tensors(name, master, gradient)
         if self.decoupled_decay:
             self.decoupled_decay.move(name, master, learning_rate)
         self.ascend(name, master, gradient, learning_rate * unit, step_index)
@@ -116,6 +115,21 @@ class StoredState(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Raise for tensors that a step would silently cast, broadcast or copy."""
+    for role, tensor in (("master", master), ("gradient", gradient)):
+        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            raise ValueError(
+                f"{role} of {name!r} is {tensor.dtype}, contiguous={tensor.is_contiguous()}; "
+                "steps need contiguous torch.float32"
+            )
+    if master.shape != gradient.shape or master.device != gradient.device:
+        raise ValueError(
+            f"gradient of {name!r} is {tuple(gradient.shape)} on {gradient.device} but the master "
+            f"is {tuple(master.shape)} on {master.device}; they must agree"
+        )
 
 
 def make_optimizer(config: OptimizerConfig, *, keeps_start: bool = False) -> AscentOptimizer:

@@ -48,21 +48,6 @@ def flat_chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
         yield tuple(tensor[start : start + _CHUNK] for tensor in flat)
 
 
-def check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Raise for tensors that a step would silently cast, broadcast or copy."""
-    for role, tensor in (("master", master), ("gradient", gradient)):
-        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise ValueError(
-                f"{role} of {name!r} is {tensor.dtype}, contiguous={tensor.is_contiguous()}; "
-                "steps need contiguous torch.float32"
-            )
-    if master.shape != gradient.shape or master.device != gradient.device:
-        raise ValueError(
-            f"gradient of {name!r} is {tuple(gradient.shape)} on {gradient.device} but the master "
-            f"is {tuple(master.shape)} on {master.device}; they must agree"
-        )
-
-
 def round_to_fp32(number: float) -> float:
     """Round to fp32 once, before any kernel does."""
     return float(np.float32(number))

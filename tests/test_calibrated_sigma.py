@@ -230,6 +230,8 @@ def test_a_row_has_the_length_of_its_step_in_sigmas(run):
     rows = directory.generations()
     length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
     assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
+    assert Update(0, 0, 0.5, 1.0, (3e200, -4e200)).step_in_sigmas == pytest.approx(1e201)
+    assert Update(0, 0, 0.5, 1.0, (0.0,)).step_in_sigmas == 0
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,8 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
-    used = engine.weights.optimizer
     counted = part(memory_parts(config, shape, work), "optimizer").bytes
-    assert counted == sum(one.nbytes for one in used.state.values())
+    assert counted == sum(one.nbytes for one in engine.weights.optimizer.state.values())
 
 
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full"])

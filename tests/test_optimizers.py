@@ -117,8 +117,7 @@ def test_decay_has_no_unit():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(dtype):
     start = tensors(3)[NAMES[0]].to(dtype).float()
-    decaying = make_optimizer(config.Sgd(weight_decay=1.0, decay_to="start"))
-    master = start.clone()
+    decaying, master = make_optimizer(config.Sgd(weight_decay=1.0, decay_to="start")), start.clone()
     decaying.begin({"w": master})
     assert StartingWeights({"w": master}).read("w").dtype == dtype
     decaying.step("w", master, torch.zeros_like(start), 1.0, 0)

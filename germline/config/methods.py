@@ -175,10 +175,10 @@ class ZerothOrderGrpo(CenterSamplesSection):
     """Number of generations with changed rewards, or whose step could not grow, after which steps
     are half as long as otherwise; `null`: none. Answers that get likelier shorten steps anyway."""
     weight_decay: float = Field(0.1, ge=0, le=0.3)
-    """With `strategy.learning_rate=auto`, the share of the way to the starting weights that weights
-    move before a step as long as the first, and more before a longer one, at most three times as
-    much; in generations alone whose steps cannot grow and whose mean reward is below the highest so
-    far. A temporary file (`TMPDIR`) keeps the starting weights."""
+    """Share of the way back to the starting weights, which a temporary file (`TMPDIR`) keeps, that
+    weights move before a step as long as the first; before others in proportion, at most three
+    times as far. Only with `strategy.learning_rate=auto`, in generations whose steps do not grow
+    and whose mean reward is below the highest so far."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 
@@ -191,7 +191,7 @@ class ZerothOrderGrpo(CenterSamplesSection):
 
     @property
     def decays(self) -> bool:
-        """Whether there is a share."""
+        """Whether `weight_decay` is not 0."""
         return self.weight_decay > 0
 
     def scored_rows(self, examples: int) -> int:
